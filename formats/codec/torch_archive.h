@@ -1,0 +1,69 @@
+// A torch.save archive: tree, tensors and storages in one ZIP. Shared by `.pt` files and the items of `.distcp`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/base/checksum.h"
+#include "lib/ckpt/checkpoint.h"
+#include "lib/ckpt/layout.h"
+
+namespace fsdpctl {
+
+// Reads the archive at [offset, offset + length) of a source file: adds its tensors and pieces to `checkpoint`
+// (rank as given) and returns its object. Deflated storages become items that checkpoint.resolver decodes.
+Value read_torch_archive(Checkpoint& checkpoint, SourceIndex source, uint64_t offset, uint64_t length, int rank,
+                         FindingSink& sink);
+
+// Only for an archive that holds one bare tensor (a DCP tensor item): where its bytes are, without touching a
+// checkpoint. `bytes` is the whole item or, for big ones, its first and last bytes (see kItemHead, kItemTail).
+struct TensorItem {
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;      // elements; empty: row-major
+  uint64_t data_offset = 0;          // of the first element, from the item's start
+  uint64_t data_length = 0;          // bytes the box uses
+  bool swap = false, conj = false, neg = false;
+  bool has_crc32 = false;            // of [data_offset, data_offset + data_length)
+  uint32_t crc32 = 0;
+};
+inline constexpr uint64_t kItemHead = 4096;
+inline constexpr uint64_t kItemTail = 4096;
+// `head` begins at the item's start, `tail` ends at its end; they may be the same buffer.
+TensorItem read_tensor_item(Bytes head, Bytes tail, uint64_t length, const std::string& name, uint64_t base);
+
+// ---- writing
+
+// An archive laid out as layout items: one for data.pkl and the small members before the storages, one for each
+// storage (header, tensor segment, late descriptor), one for what follows them. Offsets are relative to `base`.
+class TorchArchiveLayout {
+ public:
+  // `tree`'s tensors (all of them, whole: TensorInfo::shape) become storages; aliases share one. `prefix` is the archive name.
+  TorchArchiveLayout(const Checkpoint& checkpoint, const Value& tree, std::string prefix);
+  uint64_t size() const;
+  uint64_t item_count() const;
+  uint64_t item_offset(uint64_t item) const;
+  void segments(uint64_t item, SegmentList& out) const;
+  void render(uint64_t item, const Segment& segment, const ItemCrcs* crcs, std::string& out) const;
+  ~TorchArchiveLayout();
+  TorchArchiveLayout(TorchArchiveLayout&&) noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The framing of a DCP tensor item: a bare contiguous tensor of `dtype` and `shape`. Prefix and suffix are rendered
+// around `data` bytes; sizes depend only on the arguments. Cheap: called once per piece.
+struct TensorItemFrame {
+  uint64_t prefix = 0;    // bytes before the data (multiple of 64)
+  uint64_t data = 0;
+  uint64_t suffix = 0;    // bytes after the data
+};
+TensorItemFrame frame_tensor_item(DType dtype, Dims shape);
+void write_tensor_item_prefix(DType dtype, Dims shape, std::string& out);
+void write_tensor_item_suffix(DType dtype, Dims shape, uint32_t crc32, std::string& out);
+
+}  // namespace fsdpctl

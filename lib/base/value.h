@@ -1,0 +1,170 @@
+// Values: the tree of a checkpoint, as Python built it, without Python.
+//
+// A Value is 16 bytes and cheap to copy: small kinds are inline, the rest share an immutable-by-
+// convention, reference-counted node (counts are atomic: values may be copied and dropped from any
+// thread, a node must not be changed once it is shared). Containers keep their order. Cycles must not
+// be built. Tensors are leaves that name a row of the catalog; their bytes are never in the tree.
+//
+// What has no meaning here (a class of the user's own, a quantised tensor) is an Object: how Python
+// would rebuild it, never executed, written back unchanged where the target is a pickle too.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fsdpctl {
+
+using TensorIndex = uint32_t;
+inline constexpr TensorIndex kNoTensor = 0xFFFFFFFF;
+
+enum class Kind : uint8_t {
+  none, boolean, integer, big_integer, real, complex, string, bytes, bytearray,
+  list, tuple, set, frozenset, size,                   // sequences; size is torch.Size
+  dict, ordered_dict, counter,                         // mappings
+  dtype, device, layout, memory_format, qscheme,       // torch constants; text() is "torch.float32", "cuda:0"
+  numpy_scalar, numpy_array,
+  tensor,                                              // a leaf: row of the catalog
+  storage,                                             // a bare storage inside an inert object: ditto
+  global,                                              // a class or function by name, not called
+  object,                                              // an inert object
+};
+
+class Value;
+struct Entry;                                          // key and value of a mapping
+
+// A tensor as a leaf: what Python knows of it besides its bytes.
+struct TensorLeaf {
+  TensorIndex index = kNoTensor;
+  bool parameter = false;         // torch.nn.Parameter
+  bool requires_grad = false;
+};
+
+struct ValueNode {
+  explicit ValueNode(Kind k) : kind(k) {}
+  virtual ~ValueNode() = default;
+  std::atomic<uint32_t> references{1};
+  const Kind kind;
+};
+
+class Value {
+ public:
+  Value() = default;                                   // none
+  Value(const Value& other);
+  Value(Value&& other) noexcept;
+  Value& operator=(Value other) noexcept;
+  ~Value();
+
+  static Value boolean(bool v);
+  static Value integer(int64_t v);
+  static Value big_integer(std::string decimal);       // beyond 64 bits: "-?[0-9]+"
+  static Value real(double v);
+  static Value complex(double re, double im);
+  static Value string(std::string_view utf8);          // may hold surrogates as 3-byte sequences
+  static Value bytes(std::string_view raw);
+  static Value bytearray(std::string_view raw);
+  static Value sequence(Kind kind, std::vector<Value> items);          // list, tuple, set, frozenset, size
+  static Value mapping(Kind kind);                                     // dict, ordered_dict, counter
+  static Value mapping(Kind kind, std::vector<Entry> entries);
+  static Value constant(Kind kind, std::string_view text);             // dtype, device, layout, ...
+  static Value numpy_scalar(std::string dtype, std::string raw);
+  static Value tensor(TensorLeaf leaf);
+  static Value tensor(TensorLeaf leaf, Value attributes);   // with Python attributes (a dict), kept torch to torch
+  static Value storage(TensorIndex index, std::string_view storage_class);  // "torch.QInt8Storage"
+  static Value global(std::string_view module, std::string_view name);
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool is_sequence() const { return kind_ >= Kind::list && kind_ <= Kind::size; }
+  bool is_mapping() const { return kind_ >= Kind::dict && kind_ <= Kind::counter; }
+  bool is_constant() const { return kind_ >= Kind::dtype && kind_ <= Kind::qscheme; }
+
+  // Accessors; each requires the kind that it names (checked by assert).
+  bool as_boolean() const;
+  int64_t as_integer() const;
+  double as_real() const;
+  std::pair<double, double> as_complex() const;
+  std::string_view text() const;                       // string, big_integer, bytes, bytearray, constants
+  const std::vector<Value>& items() const;             // sequences
+  const std::vector<Entry>& entries() const;           // mappings
+  const Value* find(std::string_view key) const;       // mappings: by string key, linear; null if absent
+  TensorLeaf as_tensor() const;
+  Value tensor_attributes() const;                     // tensors: dict or none
+  template <class Node> const Node& node() const { return static_cast<const Node&>(*node_); }
+
+  // For builders, before the value is shared.
+  std::vector<Value>& mutable_items();
+  std::vector<Entry>& mutable_entries();
+  template <class Node> Node& mutable_node() { return static_cast<Node&>(*node_); }
+
+  // The node's address, the same for each copy: finds shared and cyclic structure. Null when inline.
+  const void* identity() const { return inline_kind() ? nullptr : node_; }
+
+  // Takes over a node that was just made with `new` (count 1).
+  static Value adopt(ValueNode* node);
+
+ private:
+  bool inline_kind() const;
+  Kind kind_ = Kind::none;
+  uint8_t flags_ = 0;                                  // tensor: parameter, requires_grad, has a node
+  union {
+    int64_t integer_ = 0;
+    double real_;
+    ValueNode* node_;
+  };
+};
+
+struct Entry {
+  Value key;
+  Value value;
+};
+
+struct TextNode : ValueNode { using ValueNode::ValueNode; std::string text; };
+struct ComplexNode : ValueNode { ComplexNode() : ValueNode(Kind::complex) {} double re = 0, im = 0; };
+struct SequenceNode : ValueNode { using ValueNode::ValueNode; std::vector<Value> items; };
+struct MappingNode : ValueNode {
+  using ValueNode::ValueNode;
+  std::vector<Entry> entries;
+  Value attributes;               // ordered_dict: its __dict__ (`_metadata`), else none
+};
+struct TensorNode : ValueNode { TensorNode() : ValueNode(Kind::tensor) {} TensorLeaf leaf; Value attributes; };
+struct GlobalNode : ValueNode { GlobalNode() : ValueNode(Kind::global) {} std::string module, name; };
+struct StorageNode : ValueNode { StorageNode() : ValueNode(Kind::storage) {} TensorIndex index = kNoTensor; std::string storage_class; };
+struct NumpyScalarNode : ValueNode { NumpyScalarNode() : ValueNode(Kind::numpy_scalar) {} std::string dtype, raw; };  // dtype as str(): "float64"
+struct NumpyArrayNode : ValueNode {
+  NumpyArrayNode() : ValueNode(Kind::numpy_array) {}
+  std::string dtype;              // as numpy prints it: "float64", ">f4", "<U3"
+  std::vector<int64_t> shape;
+  bool fortran = false;
+  std::string raw;                // little-endian unless dtype says '>'
+};
+// How Python would rebuild it: callable(*args, **kwargs), or NEWOBJ; then state, items, entries.
+struct ObjectNode : ValueNode {
+  enum class How : uint8_t { reduce, newobj };
+  ObjectNode() : ValueNode(Kind::object) {}
+  How how = How::newobj;
+  Value callable;                 // global, or what it was called on
+  Value args;                     // tuple
+  Value kwargs;                   // dict or none
+  Value state;                    // BUILD; none if absent
+  bool has_state = false;
+  std::vector<Value> items;       // APPENDS
+  std::vector<Entry> entries;     // SETITEMS
+  std::string class_name() const; // "module.Name", best known
+};
+
+// Deep equality; tensors compare by index, reals by bit pattern.
+bool equal(const Value& a, const Value& b);
+
+// Python's str() of a mapping key, as DCP and oracle.py use it: strings as they are, 0 -> "0", True -> "True".
+std::string key_text(const Value& key);
+
+// True where some leaf below is a tensor or a storage.
+bool has_tensor(const Value& value);
+// A dict, or a list that holds one: what DCP and expected.json descend into besides tensors.
+bool has_mapping(const Value& value);
+
+}  // namespace fsdpctl

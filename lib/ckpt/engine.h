@@ -1,0 +1,58 @@
+// Engine: the one place that moves bytes. N threads, reused aligned buffers, fixed memory whatever the size.
+//
+// transfer() writes the files of a plan; fingerprint() reads every tensor and writes nothing. Both report
+// progress and stop soon after `cancel` becomes true (Error(interrupted)). Results do not depend on the
+// number of threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/ckpt/checkpoint.h"
+#include "lib/ckpt/gather.h"
+#include "lib/ckpt/layout.h"
+
+namespace fsdpctl {
+
+struct EngineOptions {
+  int threads = 0;                             // 0: chosen from the machine
+  uint64_t max_memory = 96ull << 20;           // buffers of all threads
+  const std::atomic<bool>* cancel = nullptr;
+  std::function<void(uint64_t done, uint64_t total)> progress;   // bytes; called from one thread at a time
+  bool direct = true;                          // try O_DIRECT
+};
+
+// Per tensor, in catalog order.
+struct TensorSum {
+  uint64_t source_crc64 = 0;                   // finished, of the logical bytes as stored (before a cast)
+  uint64_t crc64 = 0;                          // finished, of the logical bytes in TensorInfo::dtype
+  CastCounts casts;
+};
+
+struct TransferResult {
+  std::vector<TensorSum> tensors;
+  uint64_t bytes_written = 0;
+  uint64_t bytes_resumed = 0;                  // taken over from the journal
+};
+
+// Writes plan's files below `directory` (created as needed; sizes set first). With `journal_path`, finished jobs are
+// appended there and those found there are not done again. Every file is synced before return.
+TransferResult transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
+                        const std::string& journal_path, const EngineOptions& options);
+
+// CRC-64 of the tensors (all when empty); the others' entries stay 0.
+std::vector<TensorSum> fingerprint(const Checkpoint& checkpoint, std::span<const TensorIndex> tensors,
+                                   const EngineOptions& options);
+
+// Visits the logical bytes of one tensor in order, in blocks (SHA-256, NaN counts, diff).
+void read_tensor(const Checkpoint& checkpoint, TensorIndex t, const EngineOptions& options,
+                 const std::function<void(uint64_t offset, std::span<const std::byte>)>& visit);
+
+// Sorted-line fingerprint of a whole checkpoint (architecture, idea 8): CRC-64/XZ of the sorted lines
+// `key TAB dtype TAB [2,3] TAB crc` for tensors and `key TAB json TAB TAB crc` for other leaves.
+uint64_t checkpoint_fingerprint(const Checkpoint& checkpoint, const std::vector<TensorSum>& sums);
+
+}  // namespace fsdpctl

@@ -1,0 +1,28 @@
+#include "tests/support/temp_dir.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
+
+namespace fsdpctl {
+
+TempDir::TempDir() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "fsdpctl-test-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  path_ = pattern;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string test_data(const std::string& name) { return std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/" + name; }
+
+std::string shared_fixtures() {
+  const char* chosen = std::getenv("FSDPCTL_FIXTURES");
+  const std::string path = chosen ? chosen : std::string(FSDPCTL_SOURCE_DIR) + "/../shared/fixtures";
+  return std::filesystem::is_directory(path) ? path : std::string();
+}
+
+}  // namespace fsdpctl
