@@ -65,6 +65,13 @@ struct Piece {
   Dims strides;                         // elements, raw only; empty means row-major in box.size
 };
 
+// A CRC-32 that a file records for bytes that no single piece covers exactly (a storage that several views share).
+struct RecordedCrc {
+  SourceIndex source = 0;
+  uint32_t crc32 = 0;
+  uint64_t offset = 0, length = 0;
+};
+
 struct Alias {
   std::string key;
   TensorIndex tensor = kNoTensor;
@@ -90,6 +97,7 @@ struct Checkpoint {
   std::vector<TensorInfo> tensors;
   std::vector<Piece> pieces;
   std::vector<Alias> aliases;
+  std::vector<RecordedCrc> recorded_crcs;   // besides those of pieces
   std::shared_ptr<const ItemResolver> resolver;   // null where every piece is raw
 
   int64_t world_size = 1;

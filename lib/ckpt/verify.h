@@ -32,7 +32,8 @@ struct VerifyReport {
   bool opened = false;                   // metadata could be read
   bool has_manifest = false;
   uint64_t manifest_matches = 0;         // tensors whose CRC-64 equals the manifest's
-  uint64_t zip_crcs_checked = 0, zip_crcs_absent = 0;
+  uint64_t crc32_checked = 0;             // CRC-32s that the files record and that matched
+  uint64_t crc32_absent = 0;              // pieces whose file records none
   std::vector<NonFinite> nonfinite;
   Exit exit_code() const;                // worst error's code; ok when there are only warnings
 };
