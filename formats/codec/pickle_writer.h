@@ -19,7 +19,7 @@ class PickleWriter;
 class TensorEmitter {
  public:
   virtual ~TensorEmitter() = default;
-  virtual void tensor(const TensorLeaf& leaf, PickleWriter& out);
+  virtual void tensor(const Value& leaf, PickleWriter& out);    // Kind::tensor, perhaps with attributes
   virtual void storage(TensorIndex index, std::string_view storage_class, PickleWriter& out);
 };
 
