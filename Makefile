@@ -1,0 +1,45 @@
+# fsdpctl, the short way. Each target is a few lines that you could type yourself; more in CONTRIBUTING.md.
+#
+#   make demo     install what is missing, build, run the main job on samples/
+#   make test     the same set-up and real PyTorch for comparison, then the whole test suite
+#   make build    only build (build/tools/fsdpctl)
+#   make setup    only install what is missing
+#   make bench    measure against PyTorch and cp (minutes; needs 10 GB of disk)
+#   make lint     format of scripts, include rules, clang-tidy
+#   make install  into PREFIX (default /usr/local)
+#   make clean    remove the build directory
+
+BUILD ?= build
+PREFIX ?= /usr/local
+
+.PHONY: build setup demo test bench lint install clean
+
+build:
+	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING
+	cmake --build $(BUILD)
+
+setup:
+	scripts/setup.sh
+
+demo:
+	scripts/setup.sh packages
+	$(MAKE) build
+	scripts/demo.sh $(BUILD)/tools/fsdpctl
+
+test: setup
+	$(MAKE) build
+	scripts/test.sh $(BUILD)
+
+bench:
+	scripts/setup.sh
+	$(MAKE) build
+	scripts/bench.sh $(BUILD)
+
+lint:
+	scripts/lint.sh
+
+install: build
+	cmake --install $(BUILD)
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,73 @@
+#include "tests/support/process.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "tests/support/temp_dir.h"
+
+namespace fsdpctl {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void redirect(const char* path, int flags, int to) {
+  const int fd = open(path, flags, 0600);
+  if (fd < 0 || dup2(fd, to) < 0) _exit(127);
+}
+
+}  // namespace
+
+ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOptions& options) {
+  TempDir capture;
+  const std::string out = capture / "out", err = capture / "err";
+  std::vector<char*> arguments;
+  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("fork failed");
+  if (child == 0) {
+    redirect("/dev/null", O_RDONLY, STDIN_FILENO);
+    redirect(out.c_str(), O_WRONLY | O_CREAT, STDOUT_FILENO);
+    redirect(err.c_str(), O_WRONLY | O_CREAT, STDERR_FILENO);
+    for (const std::string& variable : options.environment) putenv(const_cast<char*>(variable.c_str()));
+    if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) _exit(127);
+    execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) < 0) throw std::runtime_error("waitpid failed");
+  const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return {code, read_file(out), read_file(err)};
+}
+
+ProcessResult run_fsdpctl(const std::vector<std::string>& arguments, const ProcessOptions& options) {
+  std::vector<std::string> argv = {FSDPCTL_BINARY};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return run_process(argv, options);
+}
+
+std::string torch_python() {
+  std::string path;
+  if (const char* chosen = std::getenv("FSDPCTL_TORCH_PYTHON")) {
+    path = chosen;
+  } else {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    const std::string base = cache && *cache ? cache : std::string(home ? home : "") + "/.cache";
+    path = base + "/fsdpctl/" FSDPCTL_TORCH_ENVIRONMENT "/bin/python";
+  }
+  return std::filesystem::exists(path) ? path : std::string();
+}
+
+}  // namespace fsdpctl
