@@ -1,8 +1,11 @@
 // Diff: what differs between two checkpoints, whatever their formats, placements and world sizes.
+//
+// Leaves are paired by what they are (part, FQN, field; the path below the part for other state), not by where a format puts
+// them, so a DCP directory with a `model.` prefix compares with a plain safetensors file. Tensors whose CRC-64 agree are
+// equal; only the others are compared element by element.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,28 +16,33 @@ namespace fsdpctl {
 
 struct DiffOptions {
   double rtol = 0, atol = 0;     // equal when |a - b| <= atol + rtol * |b|; both 0: bit equality
-  std::string name_glob;         // only keys that match
-  bool structure_only = false;
+  std::string name_glob;         // only keys that match; empty: all
+  bool structure_only = false;   // names, dtypes, shapes; not the values
   EngineOptions engine;
 };
 
 struct Difference {
-  enum class Kind : uint8_t { missing, added, dtype, shape, values, value, type };   // missing: only in A
+  // missing: only in A; added: only in B; values: of a tensor; value: of other state; type: a tensor on one side only.
+  enum class Kind : uint8_t { missing, added, dtype, shape, values, value, type };
   Kind kind = Kind::values;
-  std::string key;
-  std::string a, b;              // text of both sides
+  std::string key;               // as in A, or in B when added
+  std::string a, b;              // both sides as text (dtype, shape, JSON)
+  // values and dtype, for numeric dtypes:
   uint64_t different = 0;        // elements beyond the tolerance
   uint64_t elements = 0;
-  double max_abs = 0, max_rel = 0;
-  std::vector<int64_t> first_index;
+  double max_abs = 0, max_rel = 0;   // over finite pairs
+  std::vector<int64_t> first_index;  // of the first different element
 };
+std::string_view difference_name(Difference::Kind kind);   // "missing"
 
 struct DiffReport {
-  std::vector<Difference> differences;
+  std::vector<Difference> differences;   // in A's order, added ones last
   uint64_t compared_tensors = 0, compared_values = 0;
   bool by_fingerprint = false;   // equal recorded fingerprints ended it early
+  bool same() const { return differences.empty(); }
 };
 
+// Both checkpoints must have been resolved (resolve_pieces). Errors of either are thrown.
 DiffReport diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options, FindingSink& sink);
 
 }  // namespace fsdpctl

@@ -40,6 +40,9 @@ struct Manifest {
   std::vector<Change> changes;
 };
 
+// The manifest of a checkpoint as it is on disk: names, dtypes, shapes and sums; source and changes are left empty.
+Manifest describe(const Checkpoint& checkpoint, const std::vector<TensorSum>& sums);
+
 std::string manifest_text(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::string& file_name);   // Error(damaged)
 

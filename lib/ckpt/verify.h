@@ -1,4 +1,8 @@
 // Verify: is this checkpoint whole? All findings, not the first. "Not recorded" is never "ok".
+//
+// Structure always: metadata, sizes, tiling, every item's header and pickle, fields that share bytes, stale files,
+// the manifest's keys. With `data` every byte: manifest CRC-64s, recorded CRC-32s, replicas equal, and on request NaN and Inf
+// counts. An unreadable checkpoint is a report with one finding, not an exception; only Error(interrupted) is thrown.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +16,8 @@
 namespace fsdpctl {
 
 struct VerifyOptions {
-  bool data = false;            // read every byte
-  bool count_nonfinite = false; // NaN and Inf per tensor
+  bool data = false;             // read every byte
+  bool count_nonfinite = false;  // NaN and Inf per tensor; needs data
   EngineOptions engine;
   OpenOptions open;
 };
@@ -25,22 +29,27 @@ struct NonFinite {
 
 struct VerifyReport {
   std::string path;
-  std::string format;
-  std::vector<Finding> findings;         // errors, warnings, notes, in order of the files
+  std::string format;                     // empty when it could not be opened
+  std::string chosen;                     // step directory that was taken
+  std::vector<Finding> findings;          // errors first, then warnings, then notes
   uint64_t tensors = 0, pieces = 0, files = 0;
-  uint64_t bytes_read = 0;
-  bool opened = false;                   // metadata could be read
+  uint64_t bytes_read = 0;                // logical bytes, replicas included; 0 without data
   bool has_manifest = false;
-  uint64_t manifest_matches = 0;         // tensors whose CRC-64 equals the manifest's
+  uint64_t manifest_matches = 0;          // tensors whose CRC-64 equals the manifest's
   uint64_t crc32_checked = 0;             // CRC-32s that the files record and that matched
   uint64_t crc32_absent = 0;              // pieces whose file records none
-  std::vector<NonFinite> nonfinite;
-  Exit exit_code() const;                // worst error's code; ok when there are only warnings
+  uint64_t replicas_checked = 0;
+  uint64_t fingerprint = 0;               // with data and no errors
+  std::vector<NonFinite> nonfinite;       // tensors that have any
+
+  Exit exit_code() const;                 // the worst error's code; ok when there are only warnings
+  bool has_errors() const { return exit_code() != Exit::ok; }
 };
 
 VerifyReport verify(const FormatList& formats, const std::string& path, const VerifyOptions& options);
 
-// Seals a foreign checkpoint: reads all data and adds a manifest beside it. Error(usage) if there is one already.
+// Seals a foreign checkpoint: verifies all data and adds a manifest beside it, the one exception to "an input is
+// never changed". Error(usage) if there is a manifest already, the first finding's Error if verify finds one.
 Manifest write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options);
 
 }  // namespace fsdpctl

@@ -1,0 +1,202 @@
+#include "lib/ckpt/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "lib/base/checksum.h"
+#include "lib/ckpt/parts.h"
+#include "lib/ckpt/tiling.h"
+#include "lib/ckpt/verify_data.h"
+
+namespace fsdpctl {
+namespace {
+
+// A tensor can be read when all of its pieces are raw and its box list is not known to be broken.
+std::vector<bool> readable_tensors(const Checkpoint& checkpoint, const FindingSink& sink) {
+  std::vector<bool> readable(checkpoint.tensors.size(), true);
+  std::unordered_map<std::string_view, TensorIndex> by_key;
+  for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
+    by_key.emplace(checkpoint.tensors[t].key, t);
+    for (const Piece& p : checkpoint.pieces_of(t)) readable[t] = readable[t] && p.encoding == Encoding::raw;
+  }
+  for (const Finding& f : sink.all()) {
+    const auto hit = by_key.find(f.where.key);
+    if (f.severity == Severity::error && hit != by_key.end()) readable[hit->second] = false;
+  }
+  return readable;
+}
+
+// FSDP1 FULL optimizer dicts on CPU (use_orig_params=True) are written by PyTorch with exp_avg and exp_avg_sq as views of one
+// buffer: the first holds the second's values. Two fields of one parameter never share bytes in a sound optimizer.
+void check_shared_fields(const Checkpoint& checkpoint, FindingSink& sink) {
+  struct Owner {
+    const LeafInfo* leaf;
+    uint64_t begin, end;
+  };
+  const Parts parts = find_parts(checkpoint);
+  std::map<std::pair<std::string_view, SourceIndex>, std::vector<Owner>> owners;
+  for (const LeafInfo& leaf : parts.leaves) {
+    if (leaf.part != Part::optimizer || leaf.field.empty() || leaf.tensor == kNoTensor) continue;
+    if (checkpoint.bytes_of(leaf.tensor) == 0) continue;
+    for (const Piece& p : checkpoint.pieces_of(leaf.tensor)) {
+      if (p.encoding != Encoding::raw || p.length == 0) continue;
+      owners[{leaf.fqn, p.source}].push_back({&leaf, p.offset, p.offset + p.length});
+    }
+  }
+  for (auto& [where, list] : owners) {
+    std::sort(list.begin(), list.end(), [](const Owner& a, const Owner& b) { return a.begin < b.begin; });
+    for (size_t i = 1; i < list.size(); ++i) {
+      const Owner &a = list[i - 1], &b = list[i];
+      if (b.begin >= a.end || a.leaf->field == b.leaf->field) continue;
+      sink.report(error(Exit::damaged, "two optimizer fields of one parameter share bytes")
+                      .at(checkpoint.source->file(where.second).name)
+                      .key(b.leaf->path)
+                      .range(b.begin, std::min(a.end, b.end))
+                      .saw("bytes of its own", "the bytes of " + a.leaf->path)
+                      .try_("the values of one field were lost when this was saved (FSDP1 full optimizer dicts on CPU do this): "
+                            "use the sharded checkpoint of the same step"));
+    }
+  }
+}
+
+void check_manifest_names(const Checkpoint& checkpoint, const Manifest& manifest, FindingSink& sink) {
+  std::unordered_map<std::string_view, const ManifestTensor*> recorded;
+  for (const ManifestTensor& m : manifest.tensors) recorded.emplace(m.key, &m);
+  for (const TensorInfo& info : checkpoint.tensors) {
+    if (info.role != Role::tensor) continue;
+    const auto hit = recorded.find(info.key);
+    if (hit == recorded.end()) {
+      sink.report(error(Exit::damaged, "tensor is not in the manifest").key(std::string(info.key)));
+      continue;
+    }
+    const ManifestTensor& m = *hit->second;
+    if (m.dtype != dtype_name(info.dtype) || !equal(Dims(m.shape), info.shape)) {
+      sink.report(error(Exit::damaged, "tensor differs from the manifest")
+                      .key(std::string(info.key))
+                      .saw(m.dtype + " " + dims_text(m.shape), fmt::format("{} {}", dtype_name(info.dtype), dims_text(info.shape))));
+    }
+    recorded.erase(hit);
+  }
+  for (const ManifestTensor& m : manifest.tensors) {
+    if (recorded.count(m.key)) {
+      sink.report(error(Exit::damaged, "tensor of the manifest is missing").key(m.key));
+    }
+  }
+}
+
+void check_manifest_sums(const Checkpoint& checkpoint, const Manifest& manifest, const std::vector<TensorSum>& sums,
+                         const std::vector<bool>& readable, VerifyReport& report, FindingSink& sink) {
+  std::unordered_map<std::string_view, uint64_t> recorded;
+  for (const ManifestTensor& m : manifest.tensors) recorded.emplace(m.key, m.crc64);
+  for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
+    const auto hit = recorded.find(checkpoint.tensors[t].key);
+    if (hit == recorded.end() || !readable[t]) continue;
+    if (hit->second == sums[t].crc64) {
+      ++report.manifest_matches;
+      continue;
+    }
+    const std::span<const Piece> pieces = checkpoint.pieces_of(t);
+    sink.report(error(Exit::damaged, "tensor checksum mismatch")
+                    .at(pieces.size() == 1 ? checkpoint.source->file(pieces[0].source).name : std::string())
+                    .key(std::string(checkpoint.tensors[t].key))
+                    .saw("crc64 " + hex64(hit->second), "crc64 " + hex64(sums[t].crc64))
+                    .try_("restore this tensor's files from another copy"));
+  }
+}
+
+void collect(FindingSink& sink, VerifyReport& report) {
+  report.findings = sink.all();
+  std::stable_sort(report.findings.begin(), report.findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.severity > b.severity; });
+}
+
+// What verify has learned besides the report; write_manifest needs it.
+struct Examined {
+  std::optional<Opened> opened;
+  std::vector<TensorSum> sums;
+};
+
+Examined examine(const FormatList& formats, const std::string& path, const VerifyOptions& options, VerifyReport& report) {
+  Examined found;
+  FindingSink sink(/*strict=*/false);
+  report.path = path;
+  try {
+    found.opened = open_checkpoint(formats, path, sink, options.open);
+    Checkpoint& checkpoint = found.opened->checkpoint;
+    report.format = checkpoint.format;
+    report.chosen = found.opened->chosen;
+    report.tensors = checkpoint.tensors.size();
+    report.pieces = checkpoint.pieces.size();
+    report.files = checkpoint.data_files.size();
+    check_tiling(checkpoint, sink);
+    resolve_pieces(checkpoint, options.engine.threads, sink);
+    check_shared_fields(checkpoint, sink);
+    const std::optional<Manifest> manifest = find_manifest(checkpoint, sink);
+    report.has_manifest = manifest.has_value();
+    if (manifest) check_manifest_names(checkpoint, *manifest, sink);
+    if (options.data) {
+      const std::vector<bool> readable = readable_tensors(checkpoint, sink);
+      found.sums = check_data(checkpoint, readable, options, report, sink);
+      if (manifest) check_manifest_sums(checkpoint, *manifest, found.sums, readable, report, sink);
+      if (!sink.has_errors()) report.fingerprint = checkpoint_fingerprint(checkpoint, found.sums);
+    }
+  } catch (const Error& e) {
+    if (e.code() == Exit::interrupted || e.code() == Exit::terminated) throw;
+    sink.report(e.finding());
+  }
+  collect(sink, report);
+  return found;
+}
+
+}  // namespace
+
+Exit VerifyReport::exit_code() const {
+  // Damage outranks the rest: it is what the user must act on.
+  Exit worst = Exit::ok;
+  for (const Finding& f : findings) {
+    if (f.severity != Severity::error) continue;
+    if (f.code == Exit::damaged) return Exit::damaged;
+    if (worst == Exit::ok) worst = f.code;
+  }
+  return worst;
+}
+
+VerifyReport verify(const FormatList& formats, const std::string& path, const VerifyOptions& options) {
+  VerifyReport report;
+  examine(formats, path, options, report);
+  return report;
+}
+
+Manifest write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options) {
+  VerifyOptions all = options;
+  all.data = true;
+  VerifyReport report;
+  Examined found = examine(formats, path, all, report);
+  for (const Finding& f : report.findings) {
+    if (f.severity == Severity::error) throw Error(f);
+  }
+  const Checkpoint& checkpoint = found.opened->checkpoint;
+  if (report.has_manifest) {
+    throw Error(Exit::usage, "checkpoint has a manifest already").at(checkpoint.source->path()).try_("fsdpctl verify --data " + path);
+  }
+  Manifest manifest = describe(checkpoint, found.sums);
+  const std::string target = manifest_path(checkpoint.source->path(), checkpoint.source->is_directory());
+  // A manifest of another save was reported as ignored; it is replaced in one step.
+  const std::string partial = target + ".partial";
+  remove_tree(partial);
+  write_new_file(partial, manifest_text(manifest));
+  if (stat_path(target).kind == FileKind::absent) {
+    rename_new(partial, target);
+  } else if (!exchange(partial, target)) {
+    remove_tree(partial);
+    throw Error(Exit::failed, "file system cannot replace a manifest in one step").at(target);
+  }
+  remove_tree(partial);
+  sync_directory(parent_path(target));
+  return manifest;
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,14 @@
+// The part of verify that reads every byte. Used by verify.cpp only.
+#pragma once
+
+#include <vector>
+
+#include "lib/ckpt/verify.h"
+
+namespace fsdpctl {
+
+// Sums of all tensors; damaged ones are reported and keep 0. Requires resolved pieces.
+std::vector<TensorSum> check_data(const Checkpoint& checkpoint, const std::vector<bool>& readable,
+                                  const VerifyOptions& options, VerifyReport& report, FindingSink& sink);
+
+}  // namespace fsdpctl
