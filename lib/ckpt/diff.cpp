@@ -35,7 +35,7 @@ LeafMap index(const Parts& parts) {
   LeafMap map;
   for (const LeafInfo& leaf : parts.leaves) {
     // Two leaves of one identity (two optimizers with the same names): fall back to the path.
-    if (!map.emplace(identity(parts, leaf), &leaf).second) map.emplace("path\t" + leaf.path, &leaf);
+    if (!map.emplace(identity(parts, leaf), &leaf).second) map.emplace("path\t" + std::string(leaf.path), &leaf);
   }
   return map;
 }
@@ -88,7 +88,7 @@ class Comparison {
   bool wanted(const LeafInfo& leaf) const { return options_.name_glob.empty() || glob_match(options_.name_glob, leaf.path); }
 
   static const LeafInfo* partner(const Parts& parts, const LeafInfo& leaf, const LeafMap& map) {
-    const auto by_path = map.find("path\t" + leaf.path);
+    const auto by_path = map.find("path\t" + std::string(leaf.path));
     if (by_path != map.end()) return by_path->second;
     const auto hit = map.find(identity(parts, leaf));
     return hit == map.end() ? nullptr : hit->second;

@@ -30,7 +30,7 @@ struct LeafInfo {
   TensorIndex tensor = kNoTensor;     // when value is a tensor
   int32_t optimizer = -1;             // index into Parts::optimizers
   std::string_view path;     // the key: elements joined by dots
-  std::string_view fqn;      // parameter or buffer; its parameter's name, or id ("0") where no name is recorded
+  std::string_view fqn;      // parameter or buffer; optimizer state: its parameter's name, or id ("0") without one; else empty
   std::string_view field;    // optimizer state: "exp_avg"; group fields and extras: empty
   const Value* value = nullptr;
 };
