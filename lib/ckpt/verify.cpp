@@ -53,9 +53,9 @@ void check_shared_fields(const Checkpoint& checkpoint, FindingSink& sink) {
       if (b.begin >= a.end || a.leaf->field == b.leaf->field) continue;
       sink.report(error(Exit::damaged, "two optimizer fields of one parameter share bytes")
                       .at(checkpoint.source->file(where.second).name)
-                      .key(b.leaf->path)
+                      .key(std::string(b.leaf->path))
                       .range(b.begin, std::min(a.end, b.end))
-                      .saw("bytes of its own", "the bytes of " + a.leaf->path)
+                      .saw("bytes of its own", "the bytes of " + std::string(a.leaf->path))
                       .try_("the values of one field were lost when this was saved (FSDP1 full optimizer dicts on CPU do this): "
                             "use the sharded checkpoint of the same step"));
     }
