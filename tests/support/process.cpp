@@ -1,6 +1,7 @@
 #include "tests/support/process.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@ void redirect(const char* path, int flags, int to) {
   if (fd < 0 || dup2(fd, to) < 0) _exit(127);
 }
 
+double seconds(const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; }
+
 }  // namespace
 
 ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOptions& options) {
@@ -42,13 +45,21 @@ ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOpt
     redirect(err.c_str(), O_WRONLY | O_CREAT, STDERR_FILENO);
     for (const std::string& variable : options.environment) putenv(const_cast<char*>(variable.c_str()));
     if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) _exit(127);
+    alarm(options.timeout_seconds);   // survives exec
     execvp(arguments[0], arguments.data());
     _exit(127);
   }
   int status = 0;
-  if (waitpid(child, &status, 0) < 0) throw std::runtime_error("waitpid failed");
-  const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  return {code, read_file(out), read_file(err)};
+  rusage usage{};
+  if (wait4(child, &status, 0, &usage) < 0) throw std::runtime_error("wait4 failed");
+  ProcessResult result;
+  result.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  result.exit_code = result.signal ? 128 + result.signal : WEXITSTATUS(status);
+  result.out = read_file(out);
+  result.err = read_file(err);
+  result.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  result.peak_kib = usage.ru_maxrss;
+  return result;
 }
 
 ProcessResult run_fsdpctl(const std::vector<std::string>& arguments, const ProcessOptions& options) {

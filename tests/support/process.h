@@ -9,11 +9,15 @@ namespace fsdpctl {
 struct ProcessResult {
   int exit_code = -1;      // 128 + signal where one ended it
   std::string out, err;
+  int signal = 0;          // that ended it, or 0
+  double cpu_seconds = 0;  // user and system
+  long peak_kib = 0;       // resident memory
 };
 
 struct ProcessOptions {
   std::vector<std::string> environment;    // "NAME=value", added to ours
   std::string directory;                   // working directory; empty: ours
+  unsigned timeout_seconds = 300;          // SIGALRM ends it then
 };
 
 // Runs argv[0] (found through PATH) without standard input and waits for it.

@@ -1,0 +1,24 @@
+// A checkpoint as the fixtures' expected.json describes it: names to dtype, shape, SHA-256; names to JSON values.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lib/ckpt/format.h"
+
+namespace fsdpctl {
+
+struct Described {
+  std::map<std::string, nlohmann::json> tensors;   // {"dtype", "shape", "sha256"}
+  std::map<std::string, nlohmann::json> values;
+};
+
+// Opens, resolves and reads everything. Throws Error as the commands would.
+Described describe_path(const std::string& path);
+Described describe_checkpoint(const Checkpoint& checkpoint);
+
+// Differences as lines, at most 20; empty when equal.
+std::string compare_described(const Described& expected, const Described& got);
+
+}  // namespace fsdpctl
