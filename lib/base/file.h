@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fsdpctl {
@@ -93,8 +94,9 @@ class FileLock {
 };
 
 // For fault tests: called before each operation that touches the disk; a non-zero return is the errno
-// that the operation then fails with. Operations: open read write sync resize rename mkdir remove list.
-// Also settable from outside as FSDPCTL_FAULT="write:3:ENOSPC" (third write fails). Not thread-safe to set.
+// that the operation then fails with. Operations: open read write sync resize rename mkdir remove list lock.
+// Also settable from outside as FSDPCTL_FAULT="write:3:ENOSPC" (the third write fails; "write:3:KILL": the
+// process dies there, as by kill -9). Not thread-safe to set; called from any thread.
 using FaultHook = std::function<int(std::string_view operation, const std::string& path)>;
 void set_fault_hook(FaultHook hook);
 
