@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/codec/zip.h"
 #include "lib/base/checksum.h"
 #include "lib/ckpt/checkpoint.h"
 #include "lib/ckpt/layout.h"
@@ -13,26 +14,31 @@
 namespace fsdpctl {
 
 // Reads the archive at [offset, offset + length) of a source file: adds its tensors and pieces to `checkpoint`
-// (rank as given) and returns its object. Deflated storages become items that checkpoint.resolver decodes.
+// (rank as given) and returns its object. Deflated storages become items that checkpoint.resolver decodes; a
+// caller with a resolver of its own sets it before: then they are refused.
 Value read_torch_archive(Checkpoint& checkpoint, SourceIndex source, uint64_t offset, uint64_t length, int rank,
                          FindingSink& sink);
 
 // Only for an archive that holds one bare tensor (a DCP tensor item): where its bytes are, without touching a
-// checkpoint. `bytes` is the whole item or, for big ones, its first and last bytes (see kItemHead, kItemTail).
+// checkpoint.
 struct TensorItem {
   DType dtype = DType::float32;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;      // elements; empty: row-major
   uint64_t data_offset = 0;          // of the first element, from the item's start
-  uint64_t data_length = 0;          // bytes the box uses
+  uint64_t data_length = 0;          // bytes from there that the tensor uses
   bool swap = false, conj = false, neg = false;
   bool has_crc32 = false;            // of [data_offset, data_offset + data_length)
   uint32_t crc32 = 0;
 };
-inline constexpr uint64_t kItemHead = 4096;
-inline constexpr uint64_t kItemTail = 4096;
-// `head` begins at the item's start, `tail` ends at its end; they may be the same buffer.
-TensorItem read_tensor_item(Bytes head, Bytes tail, uint64_t length, const std::string& name, uint64_t base);
+// What is worth reading ahead: with the first kItemHead and the last kItemTail bytes at hand, `read` is not needed
+// for items as PyTorch writes them.
+inline constexpr uint64_t kItemHead = 1024;
+inline constexpr uint64_t kItemTail = 2048;
+// `head` begins at the item's start, `tail` ends at its end; they may be the same buffer or empty. `read` serves the
+// rest of the item (offsets from its start). About 1 us for items as PyTorch and fsdpctl write them.
+TensorItem read_tensor_item(Bytes head, Bytes tail, uint64_t length, const ZipRead& read, const std::string& name,
+                            uint64_t base);
 
 // ---- writing
 

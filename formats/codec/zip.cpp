@@ -248,7 +248,7 @@ void sort_names(ZipArchive& archive, const std::string& name) {
             [&](uint32_t a, uint32_t b) { return members[a].name < members[b].name; });
   for (size_t i = 1; i < members.size(); ++i) {
     const std::string& later = members[archive.by_name[i]].name;
-    if (members[archive.by_name[i - 1]].name == later) throw unsafe("archive has two members of one name", name, later);
+    if (members[archive.by_name[i - 1]].name == later) throw unsafe("duplicate archive member", name, later);
   }
 }
 
