@@ -35,6 +35,17 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
+FileStat describe(const struct ::stat& info) {
+  FileStat result;
+  result.kind = S_ISREG(info.st_mode)   ? FileKind::file
+                : S_ISDIR(info.st_mode) ? FileKind::directory
+                                        : FileKind::other;
+  result.size = static_cast<uint64_t>(info.st_size);
+  result.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  result.inode = info.st_ino;
+  return result;
+}
+
 FileStat stat_path(const std::string& path) {
   FileStat result;
   struct stat info = {};
@@ -47,12 +58,9 @@ FileStat stat_path(const std::string& path) {
     if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return result;   // dangling
     throw_system("cannot examine file", path, errno);
   }
-  result.kind = S_ISREG(info.st_mode)   ? FileKind::file
-                : S_ISDIR(info.st_mode) ? FileKind::directory
-                                        : FileKind::other;
-  result.size = static_cast<uint64_t>(info.st_size);
-  result.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  result.inode = info.st_ino;
+  const bool is_link = result.is_link;
+  result = describe(info);
+  result.is_link = is_link;
   return result;
 }
 

@@ -27,12 +27,11 @@ FileHandle opened(const std::string& path, int flags, std::string_view what) {
 }
 
 void require_regular(const FileHandle& file) {
-  struct stat info = {};
-  if (::fstat(file.fd(), &info) != 0) throw_system("cannot examine file", file.path(), errno);
-  if (S_ISREG(info.st_mode)) return;
+  const FileKind kind = file.stat().kind;
+  if (kind == FileKind::file) return;
   throw Error(Exit::failed, "not a regular file")
       .at(file.path())
-      .saw("a regular file", S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket");
+      .saw("a regular file", kind == FileKind::directory ? "a directory" : "a device, pipe or socket");
 }
 
 }  // namespace
@@ -88,11 +87,13 @@ FileHandle FileHandle::temporary(const std::string& directory) {
   return {named, directory};
 }
 
-uint64_t FileHandle::size() const {
-  struct stat info = {};
+FileStat FileHandle::stat() const {
+  struct ::stat info = {};
   if (::fstat(fd_, &info) != 0) throw_system("cannot examine file", path_, errno);
-  return static_cast<uint64_t>(info.st_size);
+  return describe(info);
 }
+
+uint64_t FileHandle::size() const { return stat().size; }
 
 size_t FileHandle::read_some(uint64_t offset, std::span<std::byte> out) const {
   size_t done = 0;

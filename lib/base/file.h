@@ -17,6 +17,16 @@
 
 namespace fsdpctl {
 
+enum class FileKind : uint8_t { absent, file, directory, other };
+
+struct FileStat {
+  FileKind kind = FileKind::absent;
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  uint64_t inode = 0;
+  bool is_link = false;    // the name itself is a symbolic link; the rest describes its target
+};
+
 class FileHandle {
  public:
   FileHandle() = default;
@@ -38,6 +48,7 @@ class FileHandle {
   const std::string& path() const { return path_; }
 
   uint64_t size() const;
+  FileStat stat() const;
   void read(uint64_t offset, std::span<std::byte> out) const;    // all of it, or Error (failed) at end of file
   size_t read_some(uint64_t offset, std::span<std::byte> out) const;  // up to end of file
   void write(uint64_t offset, std::span<const std::byte> bytes); // all of it
@@ -50,16 +61,6 @@ class FileHandle {
  private:
   int fd_ = -1;
   std::string path_;
-};
-
-enum class FileKind : uint8_t { absent, file, directory, other };
-
-struct FileStat {
-  FileKind kind = FileKind::absent;
-  uint64_t size = 0;
-  int64_t mtime_ns = 0;
-  uint64_t inode = 0;
-  bool is_link = false;    // the name itself is a symbolic link; the rest describes its target
 };
 
 FileStat stat_path(const std::string& path);                     // kind absent when it does not exist

@@ -4,16 +4,21 @@
 // added by its relative name and from then on is a small number. Nothing outside the directory can be
 // reached: absolute names, `..`, and symbolic links that lead out are refused (Exit::unsupported).
 // The argument itself may be a link; links into the same Hugging Face cache's `blobs/` are followed;
-// others only with `follow_links`. Reading is thread-safe; adding files is not.
+// others only with `follow_links`. Thread-safe, adding files included. At most 64 files are open at a time
+// (spool files apart, which have no name to open them by).
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lib/base/file.h"
@@ -47,38 +52,56 @@ class Source {
 
   const std::string& path() const { return path_; }           // as the user wrote it, without trailing /
   bool is_directory() const { return directory_; }
-  // Sorted by name, not recursive; a single file lists itself. `below` is a relative directory.
+  // Sorted by name, not recursive; a single file lists itself. `below` is a relative directory. Links are
+  // described by their targets; a dangling one is FileKind::absent.
   std::vector<DirectoryEntry> entries(std::string_view below = {}) const;
   bool has(std::string_view name) const;                      // exists as a regular file
 
   // Adds (or finds) a file. Error(unsupported) for names that leave the directory, Error(damaged) for
-  // a file that is not there.
+  // a file that is not there. A single file knows only its own name.
   SourceIndex add(std::string_view name);
+  // A finished file of decoded bytes; gone with the Source. It stays open: few big ones rather than many small.
   SourceIndex add_spool(FileHandle file, std::string name);
-  const SourceFile& file(SourceIndex index) const { return *files_[index]; }
-  size_t file_count() const { return files_.size(); }
+  const SourceFile& file(SourceIndex index) const { return slot(index).file; }
+  size_t file_count() const { return count_.load(std::memory_order_acquire); }
 
-  // Exactly out.size() bytes. Error(damaged) beyond the end of the file, Error(failed) on I/O errors.
+  // Exactly out.size() bytes. Error(damaged) beyond the end of the file, Error(failed) on I/O errors and
+  // where the file is no longer the one that was added.
   void read(SourceIndex index, uint64_t offset, std::span<std::byte> out) const;
   std::string read_all(SourceIndex index, uint64_t limit) const;   // Error(unsupported) above the limit
   void drop_cache(SourceIndex index) const;
 
  private:
+  struct Slot {
+    SourceFile file;
+    std::string real_path;
+    mutable std::shared_ptr<FileHandle> open;   // guarded by mutex_; spools are always open
+  };
+  using Block = std::array<Slot, 128>;
+
   Source() = default;
-  struct Open;
+  const Slot& slot(SourceIndex index) const { return (*blocks_[index / kBlock])[index % kBlock]; }
+  SourceIndex append(Slot slot);              // under mutex_
   std::shared_ptr<FileHandle> handle(SourceIndex index) const;
-  std::string resolve(std::string_view name) const;
+  // Where the file of this (normalised) name really is. Error(unsupported) outside; empty when there is none.
+  std::string resolve(const std::string& name) const;
+  bool may_be_reached(const std::string& real) const;
 
   std::string path_;
-  std::string root_;                        // directory that names are relative to
+  std::string root_;                          // directory that names are relative to
   std::string real_root_;
+  std::string blobs_;                         // of the Hugging Face cache that the root lies in, or empty
   bool directory_ = false;
   SourceOptions options_;
-  std::vector<std::unique_ptr<SourceFile>> files_;
-  std::map<std::string, SourceIndex, std::less<>> by_name_;
-  mutable std::mutex mutex_;                // guards the cache of open handles (at most 64)
-  mutable std::vector<std::pair<SourceIndex, std::shared_ptr<FileHandle>>> open_;
-  std::map<SourceIndex, std::shared_ptr<FileHandle>> spools_;
+
+  // Slots never move, so that files may be read while others are added.
+  static constexpr size_t kBlock = std::tuple_size_v<Block>;
+  std::array<std::unique_ptr<Block>, 8192> blocks_;
+  std::atomic<size_t> count_{0};
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string_view, SourceIndex> by_name_;   // names as given and normalised
+  std::vector<std::unique_ptr<std::string>> given_names_;
+  mutable std::vector<SourceIndex> opened_;   // of slots that are open, least recently opened first
 };
 
 }  // namespace fsdpctl

@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "lib/base/finding.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {
@@ -23,17 +24,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-// The finding of the Error that `body` throws; a test failure where it throws none.
-Finding error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.finding();
-  }
-  ADD_FAILURE() << "no Error";
-  return {};
-}
 
 struct HookGuard {
   explicit HookGuard(FaultHook hook) { set_fault_hook(std::move(hook)); }
@@ -231,33 +221,40 @@ TEST(File, AFullDiskIsSaidInSoManyWords) {
   EXPECT_EQ(f.hint, "df -h " + dir.path());
 }
 
-// In a child: the environment is read once per process.
+// The environment is read once per process, so these faults need one of their own: this program again, which ends in
+// ChildMode before any test runs.
+constexpr const char* kChildVariable = "FSDPCTL_FILE_TEST_CHILD";
+
+class ChildMode : public testing::Environment {
+ public:
+  void SetUp() override {
+    const char* directory = std::getenv(kChildVariable);
+    if (directory == nullptr) return;
+    FileHandle file = FileHandle::create(std::string(directory) + "/a");
+    const std::byte byte[1] = {};
+    int writes = 0;
+    try {
+      for (; writes < 5; ++writes) file.write(0, byte);
+    } catch (const Error& e) {
+      _exit(e.finding().what == "no space left on device" ? 100 + writes : 1);
+    }
+    _exit(100 + writes);
+  }
+};
+[[maybe_unused]] const auto* const kChildMode = testing::AddGlobalTestEnvironment(new ChildMode);
+
 int status_of_child(const char* fault) {
-  const TempDir dir;   // removed here: the child may be killed
+  const TempDir dir;
   const pid_t child = fork();
   if (child == 0) {
     setenv("FSDPCTL_FAULT", fault, 1);
-    setenv("TMPDIR", dir.path().c_str(), 1);
-    execl("/proc/self/exe", "base_tests", "--gtest_filter=FileEnvironment.DISABLED_Child", "--gtest_also_run_disabled_tests",
-          "--gtest_brief=1", nullptr);
+    setenv(kChildVariable, dir.path().c_str(), 1);
+    execl("/proc/self/exe", "base_tests", "--gtest_filter=FileEnvironment.*", "--gtest_brief=1", nullptr);
     _exit(127);
   }
   int status = 0;
   waitpid(child, &status, 0);
   return status;
-}
-
-TEST(FileEnvironment, DISABLED_Child) {
-  TempDir dir;
-  FileHandle file = FileHandle::create(dir / "a");
-  std::byte byte[1] = {};
-  int writes = 0;
-  try {
-    for (; writes < 5; ++writes) file.write(0, byte);
-  } catch (const Error& e) {
-    _exit(e.code() == Exit::failed && e.finding().what == "no space left on device" ? 100 + writes : 1);
-  }
-  _exit(100 + writes);
 }
 
 TEST(FileEnvironment, FaultsComeFromTheEnvironment) {
