@@ -61,4 +61,7 @@ struct Parts {
 };
 Parts find_parts(const Checkpoint& checkpoint);
 
+// What walk_tree does not descend into.
+bool is_leaf(const Value& value);
+
 }  // namespace fsdpctl

@@ -24,8 +24,9 @@ struct StoredPlacement {
   };
   Kind kind = Kind::whole;
   int dim = -1;                   // shard
-  uint32_t pieces = 1;            // distinct boxes
-  uint32_t replicas = 1;
+  uint64_t cut_dims = 0;          // shard, grid: bit d is set where dimension d is cut (dimensions from 64 on are not counted)
+  uint32_t pieces = 1;            // distinct boxes that hold elements
+  uint32_t replicas = 1;          // of each, rounded down
 };
 StoredPlacement stored_placement(const Checkpoint& checkpoint, TensorIndex tensor);
 std::string placement_text(const StoredPlacement& placement);   // "Shard(0)", "Replicate", "Shard(0) x Shard(1)"
@@ -51,8 +52,13 @@ class TargetPlacement {
 };
 
 // The rule of `reshard` and `convert`: parameters and optimizer fields of a parameter's shape are cut by
-// Shard(d) if the source cuts exactly one dimension d, else Shard(0); buffers, 0-d tensors and other state:
+// Shard(d) if the source cuts exactly one dimension d, else Shard(0); buffers, 0-d and empty tensors and other state:
 // one copy, on the rank with the fewest bytes so far (ties: the lowest), in catalog order. World size 1: one copy of all.
+//
+// No format records which model tensors are buffers. A tensor of the model counts as a parameter if an optimizer names it or
+// it was saved as one, or if it is stored in pieces. Of the others, integers and booleans are buffers, and so are those stored whole in a
+// checkpoint that is otherwise cut, and 1-d ones where an optimizer names its parameters. A wrong guess moves bytes to other
+// ranks; it never changes them.
 TargetPlacement place(const Checkpoint& checkpoint, int64_t world_size);
 
 }  // namespace fsdpctl
