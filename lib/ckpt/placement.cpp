@@ -229,6 +229,9 @@ class Cutter {
 }  // namespace
 
 TargetPlacement place(const Checkpoint& checkpoint, int64_t world_size) {
+  if (world_size < 1 || world_size > kMaxWorldSize) {
+    throw Error(Exit::usage, "world size out of range").saw(fmt::format("1 to {}", kMaxWorldSize), fmt::format("{}", world_size));
+  }
   std::vector<TargetPlacement::Row> rows(checkpoint.tensors.size());
   if (world_size == 1) return TargetPlacement(world_size, std::move(rows));
   const std::vector<int16_t> cuts = Cutter(checkpoint).cuts();

@@ -59,6 +59,8 @@ class TargetPlacement {
 // it was saved as one, or if it is stored in pieces. Of the others, integers and booleans are buffers, and so are those stored whole in a
 // checkpoint that is otherwise cut, and 1-d ones where an optimizer names its parameters. A wrong guess moves bytes to other
 // ranks; it never changes them.
+// Error(usage) for world sizes beyond kMaxWorldSize.
 TargetPlacement place(const Checkpoint& checkpoint, int64_t world_size);
+inline constexpr int64_t kMaxWorldSize = 131072;
 
 }  // namespace fsdpctl
