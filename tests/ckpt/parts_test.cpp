@@ -132,7 +132,8 @@ TEST(Parts, LightningHasAListOfOptimizersAndADeeperStateDictThatIsNoModel) {
   EXPECT_EQ(parts.model_path, "state_dict");
   EXPECT_EQ(parts.optimizers.at(0).path, "optimizer_states.0");
   EXPECT_EQ(parts.leaves[0].part, Part::extra);
-  EXPECT_EQ(parts.leaves.back().fqn, "net.w");
+  EXPECT_EQ(parts.leaves.at(2).fqn, "net.w");
+  EXPECT_EQ(parts.leaves.at(2).field, "sum");
 }
 
 TEST(Parts, WithoutAKnownNameContentDecides) {
