@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -187,7 +188,7 @@ TEST(Source, AFileThatChangesOrVanishesIsNoticed) {
 TEST(Source, ManyFilesAreReadThroughFewHandlesFromManyThreads) {
   TempDir dir;
   make_directory(dir / "d");
-  for (int i = 0; i < 200; ++i) write_new_file(dir / ("d/" + std::to_string(i)), std::to_string(i));
+  for (int i = 0; i < 200; ++i) std::ofstream(dir / ("d/" + std::to_string(i))) << i;
   const auto source = Source::open(dir / "d");
   FileHandle spool = FileHandle::temporary(dir.path());
   spool.write(0, std::as_bytes(std::span(std::string_view("spooled"))));
