@@ -8,10 +8,6 @@
 namespace fsdpctl {
 namespace {
 
-constexpr uint8_t kParameter = 1;
-constexpr uint8_t kRequiresGrad = 2;
-constexpr uint8_t kHasNode = 4;
-
 template <class Node>
 Node* make_text(Kind kind, std::string text) {
   auto* node = new Node(kind);
@@ -21,31 +17,14 @@ Node* make_text(Kind kind, std::string text) {
 
 }  // namespace
 
-bool Value::inline_kind() const {
-  return kind_ <= Kind::integer || kind_ == Kind::real || (kind_ == Kind::tensor && !(flags_ & kHasNode));
-}
-
-Value::Value(const Value& other) : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
-  if (!inline_kind()) node_->references.fetch_add(1, std::memory_order_relaxed);
-}
-
-Value::Value(Value&& other) noexcept : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
-  other.kind_ = Kind::none;
-  other.flags_ = 0;
-  other.integer_ = 0;
-}
-
-Value& Value::operator=(Value other) noexcept {
-  std::swap(kind_, other.kind_);
-  std::swap(flags_, other.flags_);
-  std::swap(integer_, other.integer_);
-  return *this;
-}
-
 namespace {
 
+bool is_leaf(Kind kind) {
+  return !(kind >= Kind::list && kind <= Kind::default_dict) && kind != Kind::tensor && kind != Kind::object;
+}
+
 // Drops nodes without recursion, so that a deep tree (pickles may nest 10,000 levels) frees safely.
-void release(ValueNode* root) {
+void release_tree(ValueNode* root) {
   std::vector<ValueNode*> doomed{root};
   while (!doomed.empty()) {
     ValueNode* node = doomed.back();
@@ -63,7 +42,7 @@ void release(ValueNode* root) {
       case Kind::list: case Kind::tuple: case Kind::set: case Kind::frozenset: case Kind::size:
         for (Value& v : static_cast<SequenceNode*>(node)->items) steal(v);
         break;
-      case Kind::dict: case Kind::ordered_dict: case Kind::counter: {
+      case Kind::dict: case Kind::ordered_dict: case Kind::counter: case Kind::default_dict: {
         auto* m = static_cast<MappingNode*>(node);
         for (Entry& e : m->entries) steal(e.key), steal(e.value);
         steal(m->attributes);
@@ -85,14 +64,18 @@ void release(ValueNode* root) {
 
 }  // namespace
 
-Value::~Value() {
-  if (!inline_kind() && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
+void Value::release(ValueNode* node) noexcept {
+  if (is_leaf(node->kind)) {
+    delete node;
+  } else {
+    release_tree(node);
+  }
 }
 
 Value Value::adopt(ValueNode* node) {
   Value v;
   v.kind_ = node->kind;
-  if (v.kind_ == Kind::tensor) v.flags_ = kHasNode;
+  v.flags_ = kHasNode;
   v.node_ = node;
   return v;
 }
@@ -182,6 +165,23 @@ Value Value::global(std::string_view module, std::string_view name) {
   return adopt(node);
 }
 
+Value Value::token(uint32_t type, uint32_t index) {
+  Value v;
+  v.kind_ = Kind::token;
+  v.integer_ = static_cast<int64_t>(static_cast<uint64_t>(type) << 32 | index);
+  return v;
+}
+
+uint32_t Value::token_type() const {
+  assert(is(Kind::token));
+  return static_cast<uint32_t>(static_cast<uint64_t>(integer_) >> 32);
+}
+
+uint32_t Value::token_index() const {
+  assert(is(Kind::token));
+  return static_cast<uint32_t>(static_cast<uint64_t>(integer_));
+}
+
 bool Value::as_boolean() const { assert(is(Kind::boolean)); return integer_ != 0; }
 int64_t Value::as_integer() const { assert(is(Kind::integer)); return integer_; }
 double Value::as_real() const { assert(is(Kind::real)); return real_; }
@@ -258,7 +258,7 @@ bool equal_nodes(const Value& a, const Value& b) {
     }
     case Kind::list: case Kind::tuple: case Kind::set: case Kind::frozenset: case Kind::size:
       return equal_items(a.items(), b.items());
-    case Kind::dict: case Kind::ordered_dict: case Kind::counter:
+    case Kind::dict: case Kind::ordered_dict: case Kind::counter: case Kind::default_dict:
       return equal_entries(a.entries(), b.entries()) &&
              equal(a.node<MappingNode>().attributes, b.node<MappingNode>().attributes);
     case Kind::numpy_scalar: {
@@ -297,6 +297,7 @@ bool equal(const Value& a, const Value& b) {
     case Kind::boolean: return a.as_boolean() == b.as_boolean();
     case Kind::integer: return a.as_integer() == b.as_integer();
     case Kind::real: return std::bit_cast<uint64_t>(a.as_real()) == std::bit_cast<uint64_t>(b.as_real());
+    case Kind::token: return a.token_type() == b.token_type() && a.token_index() == b.token_index();
     case Kind::tensor: {
       const TensorLeaf x = a.as_tensor(), y = b.as_tensor();
       return x.index == y.index && x.parameter == y.parameter && x.requires_grad == y.requires_grad &&

@@ -24,13 +24,14 @@ inline constexpr TensorIndex kNoTensor = 0xFFFFFFFF;
 enum class Kind : uint8_t {
   none, boolean, integer, big_integer, real, complex, string, bytes, bytearray,
   list, tuple, set, frozenset, size,                   // sequences; size is torch.Size
-  dict, ordered_dict, counter,                         // mappings
+  dict, ordered_dict, counter, default_dict,           // mappings
   dtype, device, layout, memory_format, qscheme,       // torch constants; text() is "torch.float32", "cuda:0"
   numpy_scalar, numpy_array,
   tensor,                                              // a leaf: row of the catalog
   storage,                                             // a bare storage inside an inert object: ditto
   global,                                              // a class or function by name, not called
   object,                                              // an inert object
+  token,                                               // only while reading: what a handler folded away (pickle_reader.h)
 };
 
 class Value;
@@ -48,6 +49,9 @@ struct ValueNode {
   virtual ~ValueNode() = default;
   std::atomic<uint32_t> references{1};
   const Kind kind;
+  // A reader's notes: the node lies in another value and may not change any more; levels of nodes below it.
+  bool closed = false;
+  uint16_t height = 0;
 };
 
 class Value {
@@ -55,7 +59,8 @@ class Value {
   Value() = default;                                   // none
   Value(const Value& other);
   Value(Value&& other) noexcept;
-  Value& operator=(Value other) noexcept;
+  Value& operator=(const Value& other);
+  Value& operator=(Value&& other) noexcept;
   ~Value();
 
   static Value boolean(bool v);
@@ -75,11 +80,12 @@ class Value {
   static Value tensor(TensorLeaf leaf, Value attributes);   // with Python attributes (a dict), kept torch to torch
   static Value storage(TensorIndex index, std::string_view storage_class);  // "torch.QInt8Storage"
   static Value global(std::string_view module, std::string_view name);
+  static Value token(uint32_t type, uint32_t index);
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
   bool is_sequence() const { return kind_ >= Kind::list && kind_ <= Kind::size; }
-  bool is_mapping() const { return kind_ >= Kind::dict && kind_ <= Kind::counter; }
+  bool is_mapping() const { return kind_ >= Kind::dict && kind_ <= Kind::default_dict; }
   bool is_constant() const { return kind_ >= Kind::dtype && kind_ <= Kind::qscheme; }
 
   // Accessors; each requires the kind that it names (checked by assert).
@@ -93,12 +99,15 @@ class Value {
   const Value* find(std::string_view key) const;       // mappings: by string key, linear; null if absent
   TensorLeaf as_tensor() const;
   Value tensor_attributes() const;                     // tensors: dict or none
+  uint32_t token_type() const;
+  uint32_t token_index() const;
   template <class Node> const Node& node() const { return static_cast<const Node&>(*node_); }
 
   // For builders, before the value is shared.
   std::vector<Value>& mutable_items();
   std::vector<Entry>& mutable_entries();
   template <class Node> Node& mutable_node() { return static_cast<Node&>(*node_); }
+  ValueNode* mutable_base() { return inline_kind() ? nullptr : node_; }
 
   // The node's address, the same for each copy: finds shared and cyclic structure. Null when inline.
   const void* identity() const { return inline_kind() ? nullptr : node_; }
@@ -107,15 +116,40 @@ class Value {
   static Value adopt(ValueNode* node);
 
  private:
-  bool inline_kind() const;
+  static constexpr uint8_t kHasNode = 1, kParameter = 2, kRequiresGrad = 4;
+  bool inline_kind() const { return (flags_ & kHasNode) == 0; }
+  static void release(ValueNode* node) noexcept;       // the last reference is gone
   Kind kind_ = Kind::none;
-  uint8_t flags_ = 0;                                  // tensor: parameter, requires_grad, has a node
+  uint8_t flags_ = 0;                                  // tensors also: parameter, requires_grad
   union {
     int64_t integer_ = 0;
     double real_;
     ValueNode* node_;
   };
 };
+
+inline Value::Value(const Value& other) : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
+  if (!inline_kind()) node_->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+inline Value::Value(Value&& other) noexcept : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
+  other.kind_ = Kind::none;
+  other.flags_ = 0;
+  other.integer_ = 0;
+}
+
+inline Value::~Value() {
+  if (!inline_kind() && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
+}
+
+inline Value& Value::operator=(Value&& other) noexcept {
+  std::swap(kind_, other.kind_);
+  std::swap(flags_, other.flags_);
+  std::swap(integer_, other.integer_);
+  return *this;
+}
+
+inline Value& Value::operator=(const Value& other) { return *this = Value(other); }
 
 struct Entry {
   Value key;
@@ -128,10 +162,15 @@ struct SequenceNode : ValueNode { using ValueNode::ValueNode; std::vector<Value>
 struct MappingNode : ValueNode {
   using ValueNode::ValueNode;
   std::vector<Entry> entries;
-  Value attributes;               // ordered_dict: its __dict__ (`_metadata`), else none
+  Value attributes;               // ordered_dict: its __dict__ (`_metadata`); default_dict: its factory; else none
 };
 struct TensorNode : ValueNode { TensorNode() : ValueNode(Kind::tensor) {} TensorLeaf leaf; Value attributes; };
-struct GlobalNode : ValueNode { GlobalNode() : ValueNode(Kind::global) {} std::string module, name; };
+struct GlobalNode : ValueNode {
+  GlobalNode() : ValueNode(Kind::global) {}
+  std::string module, name;
+  uint32_t handler_id = 0;        // while reading: what PickleHandler::know said
+  uint32_t reader_id = 0;         // while reading: the reader's own number for it
+};
 struct StorageNode : ValueNode { StorageNode() : ValueNode(Kind::storage) {} TensorIndex index = kNoTensor; std::string storage_class; };
 struct NumpyScalarNode : ValueNode { NumpyScalarNode() : ValueNode(Kind::numpy_scalar) {} std::string dtype, raw; };  // dtype as str(): "float64"
 struct NumpyArrayNode : ValueNode {
