@@ -4,14 +4,20 @@
 // Python's, torch's or numpy's becomes an inert object; a callable of builtins, the standard library, torch or
 // numpy that is not in the table is unsafe: Error(unsupported) with its name and offset. Malformed streams are
 // Error(damaged) with the offset. Limits hold before memory is taken: string lengths against the bytes left,
-// nesting, memo, node count, and the size of the tree once shared nodes are counted each time they are reached.
+// nesting, memo, opcodes, and the size of the tree once shared nodes are counted each time they are reached.
 // Cycles are unsafe. Values that Python shares stay shared. Thread-safe: no global state.
+//
+// What Python names and what stands for it here:
+//   getattr(Outer, 'Inner')     a global "Outer.Inner", as protocol 4 writes nested classes and enum members
+//   copyreg.__newobj__[_ex__]   the same object as NEWOBJ gives
+//   a str of Python 2           a string where it is UTF-8, else bytes
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "lib/base/checksum.h"   // Bytes
 #include "lib/base/finding.h"
@@ -21,23 +27,42 @@ namespace fsdpctl {
 
 struct PickleLimits {
   uint32_t depth = 1000;                // nesting of the finished tree and of open marks
-  uint64_t nodes = 200'000'000;         // opcodes that make a value
-  uint64_t expanded = 50'000'000;       // leaves of the tree, shared ones counted each time
+  uint64_t opcodes = 200'000'000;
+  uint64_t expanded = 50'000'000;       // values in the tree, shared ones counted each time
 };
 
-// Decides what a stream's calls mean. The defaults handle plain Python, numpy and torch constants; torch tensors
+// callable(*args), or cls.__new__(cls, *args, **kwargs). Valid during the call; copy what is to be kept.
+struct PickleCall {
+  uint32_t id;                          // what know() said of the callable; 0 where it is no global
+  const Value& callable;                // a global or an object
+  std::span<const Value> args;
+  const Value& kwargs;                  // dict (NEWOBJ_EX), else none
+  bool newobj;
+};
+
+// Decides what a stream's calls mean. The defaults know plain Python, numpy and torch constants; torch tensors
 // (formats/codec/torch_object.h) and `.metadata` (formats/dcp_metadata.h) add theirs.
+//
+// To keep big streams small a handler may fold what it recognises into rows of its own and answer with
+// Value::token(type, row), type < 2^31: tokens cost nothing, and no stream can forge one. Errors that a handler throws
+// get the file and the offset of the opcode.
 class PickleHandler {
  public:
   virtual ~PickleHandler() = default;
+  // Called once for each global that the stream names, before the table of known classes is asked (Python 2 names are
+  // translated already; "Outer.Inner" for nested ones). Any number but 0 claims it: calls of it come to call() with that
+  // number, and where it is an argument id_of() tells it.
+  virtual uint32_t know(std::string_view module, std::string_view name);
+  static uint32_t id_of(const Value& value);   // of a global; 0 for any other value
   // BINPERSID / PERSID. Default: Error(unsupported).
   virtual Value persistent(const Value& id);
-  // callable(*args) for REDUCE, or cls.__new__(*args) for NEWOBJ (kwargs: NEWOBJ_EX, else none), before the table of
-  // known classes is asked. True: `result` is set. `callable` is a global or an object.
-  virtual bool call(const Value& callable, const Value& args, bool newobj, Value& result);
-  // BUILD on `object`. True: done (object may have been replaced). Called before the default, which gives an
-  // ordered_dict its attributes and an inert object its state.
-  virtual bool build(Value& object, Value& state);
+  // REDUCE and NEWOBJ of a claimed global, and of any object that is called. True: `result` is set. False: the table decides.
+  virtual bool call(const PickleCall& call, Value& result);
+  // BUILD on `object`. True: done (object may have been replaced; copies that the memo holds are not). Asked before the
+  // default, which gives an ordered_dict its attributes and an inert object its state. A state that is a dict comes as
+  // its fields (key, value, key, value ...) first, and as a whole only where build_fields() said no.
+  virtual bool build_fields(Value& object, std::span<const Value> fields);
+  virtual bool build(Value& object, const Value& state);
 };
 
 struct PickleResult {

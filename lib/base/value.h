@@ -109,6 +109,10 @@ class Value {
   template <class Node> Node& mutable_node() { return static_cast<Node&>(*node_); }
   ValueNode* mutable_base() { return inline_kind() ? nullptr : node_; }
 
+  // The same value without a count: only while `owner` lives. A copy of it counts; moving it does not.
+  static Value borrow(const Value& owner);
+  void keep();                                         // makes a borrowed value an ordinary one
+
   // The node's address, the same for each copy: finds shared and cyclic structure. Null when inline.
   const void* identity() const { return inline_kind() ? nullptr : node_; }
 
@@ -116,9 +120,10 @@ class Value {
   static Value adopt(ValueNode* node);
 
  private:
-  static constexpr uint8_t kHasNode = 1, kParameter = 2, kRequiresGrad = 4;
+  static constexpr uint8_t kHasNode = 1, kBorrowed = 2, kParameter = 4, kRequiresGrad = 8;
   bool inline_kind() const { return (flags_ & kHasNode) == 0; }
   static void release(ValueNode* node) noexcept;       // the last reference is gone
+  void keep_node();
   Kind kind_ = Kind::none;
   uint8_t flags_ = 0;                                  // tensors also: parameter, requires_grad
   union {
@@ -128,8 +133,18 @@ class Value {
   };
 };
 
+inline void Value::keep_node() {
+  if (inline_kind()) return;
+  node_->references.fetch_add(1, std::memory_order_relaxed);
+  flags_ &= static_cast<uint8_t>(~kBorrowed);
+}
+
+inline void Value::keep() {
+  if (flags_ & kBorrowed) keep_node();
+}
+
 inline Value::Value(const Value& other) : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
-  if (!inline_kind()) node_->references.fetch_add(1, std::memory_order_relaxed);
+  keep_node();
 }
 
 inline Value::Value(Value&& other) noexcept : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
@@ -139,7 +154,7 @@ inline Value::Value(Value&& other) noexcept : kind_(other.kind_), flags_(other.f
 }
 
 inline Value::~Value() {
-  if (!inline_kind() && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
+  if ((flags_ & (kHasNode | kBorrowed)) == kHasNode && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
 }
 
 inline Value& Value::operator=(Value&& other) noexcept {
@@ -147,6 +162,15 @@ inline Value& Value::operator=(Value&& other) noexcept {
   std::swap(flags_, other.flags_);
   std::swap(integer_, other.integer_);
   return *this;
+}
+
+inline Value Value::borrow(const Value& owner) {
+  Value v;
+  v.kind_ = owner.kind_;
+  v.flags_ = owner.flags_;
+  v.integer_ = owner.integer_;
+  if (!v.inline_kind()) v.flags_ |= kBorrowed;
+  return v;
 }
 
 inline Value& Value::operator=(const Value& other) { return *this = Value(other); }

@@ -1,0 +1,166 @@
+// What can be judged only of a finished tree: its size with sharing undone, and the keys of its dicts.
+#include <fmt/format.h>
+
+#include <bit>
+#include <functional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/codec/pickle_machine.h"
+
+namespace fsdpctl::pickle {
+namespace {
+
+// The i-th value inside another, null behind the last one.
+const Value* child(const Value& value, size_t i) {
+  const auto entry = [&i](const std::vector<Entry>& entries) -> const Value* {
+    if (i >= entries.size() * 2) {
+      i -= entries.size() * 2;
+      return nullptr;
+    }
+    return i % 2 == 0 ? &entries[i / 2].key : &entries[i / 2].value;
+  };
+  if (value.is_sequence()) return i < value.items().size() ? &value.items()[i] : nullptr;
+  if (value.is_mapping()) {
+    if (const Value* v = entry(value.entries())) return v;
+    return i == 0 ? &value.node<MappingNode>().attributes : nullptr;
+  }
+  if (value.is(Kind::tensor) && value.identity() != nullptr) return i == 0 ? &value.node<TensorNode>().attributes : nullptr;
+  if (!value.is(Kind::object)) return nullptr;
+  const auto& object = value.node<ObjectNode>();
+  const Value* const parts[] = {&object.callable, &object.args, &object.kwargs, &object.state};
+  if (i < std::size(parts)) return parts[i];
+  i -= std::size(parts);
+  if (const Value* v = entry(object.entries)) return v;
+  return i < object.items.size() ? &object.items[i] : nullptr;
+}
+
+bool has_children(const Value& value) {
+  return value.identity() != nullptr &&
+         (value.is_sequence() || value.is_mapping() || value.is(Kind::tensor) || value.is(Kind::object));
+}
+
+uint64_t mix(uint64_t hash, uint64_t with) { return (hash ^ with) * 0x9E3779B97F4A7C15 + (hash >> 32); }
+
+// Values that Python could not use as a key, or in a set.
+uint64_t key_hash(const Value& key) {
+  const auto kind = static_cast<uint64_t>(key.kind());
+  switch (key.kind()) {
+    case Kind::list: case Kind::set: case Kind::bytearray: case Kind::dict: case Kind::ordered_dict: case Kind::counter:
+    case Kind::default_dict: case Kind::numpy_array:
+      throw Error(Exit::damaged, "key in pickle that cannot be one");
+    case Kind::boolean: return mix(kind, key.as_boolean());
+    case Kind::integer: return mix(kind, static_cast<uint64_t>(key.as_integer()));
+    case Kind::real: return mix(kind, std::bit_cast<uint64_t>(key.as_real()));
+    case Kind::string: case Kind::bytes: case Kind::big_integer: return mix(kind, std::hash<std::string_view>()(key.text()));
+    case Kind::tuple: case Kind::frozenset: case Kind::size: {
+      uint64_t hash = kind;
+      for (const Value& item : key.items()) hash = mix(hash, key_hash(item));
+      return hash;
+    }
+    default: return kind;
+  }
+}
+
+// Finds keys that a dict has twice. Readers that take the first one and readers that take the last one would disagree.
+class KeyCheck {
+ public:
+  void check(const std::vector<Entry>& entries) {
+    if (entries.size() < 2) {
+      for (const Entry& e : entries) key_hash(e.key);
+      return;
+    }
+    const size_t size = std::bit_ceil(entries.size() * 2);
+    table_.assign(size, kEmpty);
+    for (uint32_t i = 0; i < entries.size(); ++i) insert(entries, i, size - 1);
+  }
+
+ private:
+  static constexpr uint32_t kEmpty = UINT32_MAX;
+  static constexpr int kProbes = 1000;   // more than chance ever needs; made-up collisions must not cost quadratic time
+
+  void insert(const std::vector<Entry>& entries, uint32_t index, size_t mask) {
+    const Value& key = entries[index].key;
+    size_t at = key_hash(key);
+    at ^= at >> 32;
+    for (int probe = 0; probe < kProbes; ++probe, ++at) {
+      uint32_t& slot = table_[at & mask];
+      if (slot == kEmpty) {
+        slot = index;
+        return;
+      }
+      if (equal(entries[slot].key, key)) throw Error(Exit::damaged, "key twice in one dict of a pickle").found_only(key_text(key));
+    }
+    throw Error(Exit::unsupported, "keys in pickle collide");
+  }
+
+  std::vector<uint32_t> table_;
+};
+
+class TreeCheck {
+ public:
+  explicit TreeCheck(const PickleLimits& limits) : limits_(limits) {}
+
+  void check(const Value& root) {
+    enter(root);
+    while (!path_.empty()) {
+      Frame& frame = path_.back();
+      const Value* next = child(*frame.value, frame.next++);
+      if (next == nullptr) {
+        leave();
+      } else if (!has_children(*next)) {
+        add(frame, 1);
+      } else if (const auto seen = sizes_.find(next->identity()); seen != sizes_.end()) {
+        add(frame, seen->second);
+      } else {
+        enter(*next);
+      }
+    }
+  }
+
+ private:
+  struct Frame {
+    const Value* value;
+    size_t next;
+    uint64_t size;      // values so far, itself included
+  };
+
+  void enter(const Value& value) {
+    if (path_.size() > limits_.depth) throw Error(Exit::unsupported, "pickle nested too deeply");
+    if (value.is_mapping()) keys_.check(value.entries());
+    if (value.is(Kind::object)) keys_.check(value.node<ObjectNode>().entries);
+    if (value.is(Kind::set) || value.is(Kind::frozenset)) {
+      for (const Value& item : value.items()) key_hash(item);
+    }
+    path_.push_back({&value, 0, 1});
+  }
+
+  void leave() {
+    const Frame done = path_.back();
+    path_.pop_back();
+    if (done.value->node<ValueNode>().references.load(std::memory_order_relaxed) > 1) sizes_[done.value->identity()] = done.size;
+    if (!path_.empty()) add(path_.back(), done.size);
+  }
+
+  void add(Frame& frame, uint64_t size) {
+    frame.size += size;
+    if (frame.size > limits_.expanded) {
+      throw Error(Exit::unsupported, "pickle grows too large when shared values are written out")
+          .saw(fmt::format("at most {} values", limits_.expanded), "more");
+    }
+  }
+
+  const PickleLimits& limits_;
+  std::vector<Frame> path_;
+  std::unordered_map<const void*, uint64_t> sizes_;   // of shared values
+  KeyCheck keys_;
+};
+
+}  // namespace
+
+void check_tree(const Value& tree, const PickleLimits& limits) {
+  if (has_children(tree)) TreeCheck(limits).check(tree);
+}
+
+}  // namespace fsdpctl::pickle
