@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Measures fsdpctl beside PyTorch and cp: scripts/bench.sh BUILD_DIR [arguments of tests/bench/bench.py]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1
+shift
+version=$(sed -n 's/^torch==//p' tests/torch-requirements.txt)
+python=${FSDPCTL_TORCH_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/fsdpctl/torch-$version/bin/python}
+[ -x "$python" ] || { echo "bench: real PyTorch is not installed: scripts/setup.sh torch" >&2; exit 1; }
+exec "$python" -W ignore tests/bench/bench.py --fsdpctl "$build/tools/fsdpctl" --floor "$build/tests/fsdpctl_floor" "$@"
