@@ -1,15 +1,20 @@
-// Little-endian integers in byte buffers, as ZIP, pickle and safetensors store them. Callers check bounds.
+// Byte buffers: views of text as bytes, and little-endian integers as ZIP, pickle and safetensors store them. Callers
+// check bounds.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace fsdpctl {
 
 static_assert(std::endian::native == std::endian::little, "a big-endian host needs byte swaps here and in the engine");
+
+inline std::span<const std::byte> byte_view(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 template <class Integer>
 Integer get_le(const std::byte* at) {

@@ -68,7 +68,7 @@ class Scanner {
     if (end_ - p >= 2 && *p == kProto) scan.protocol = p[1];
     for (;;) {
       at_ = p;
-      if (p == end_) throw error(Exit::damaged, "pickle cut short");
+      if (p == end_) throw error(Exit::damaged, kPickleCutShort);
       const uint8_t op = *p++;
       ++scan.opcodes;
       const uint8_t argument = kArguments[op];
@@ -97,7 +97,7 @@ class Scanner {
   const uint8_t* skip(const uint8_t* p, uint64_t count) const {
     const auto left = static_cast<uint64_t>(end_ - p);
     if (count <= left) return p + count;
-    throw error(Exit::damaged, "pickle cut short").saw(fmt::format("{} bytes", count), fmt::format("{} bytes", left));
+    throw error(Exit::damaged, kPickleCutShort).saw(fmt::format("{} bytes", count), fmt::format("{} bytes", left));
   }
 
   uint64_t number(const uint8_t*& p, unsigned bytes) const {
@@ -110,7 +110,7 @@ class Scanner {
 
   const uint8_t* line(const uint8_t* p) const {
     const void* newline = std::memchr(p, '\n', static_cast<size_t>(end_ - p));
-    if (newline == nullptr) throw error(Exit::damaged, "pickle cut short").saw("a line", "end of stream");
+    if (newline == nullptr) throw error(Exit::damaged, kPickleCutShort).saw("a line", "end of stream");
     return static_cast<const uint8_t*>(newline) + 1;
   }
 

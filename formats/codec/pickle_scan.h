@@ -42,6 +42,9 @@ struct PickleScan {
   FetchedMemo fetched;
 };
 
+// What an error says of a stream that may only be too short: readers that do not know its length try again with more.
+inline constexpr const char* kPickleCutShort = "pickle cut short";
+
 // Error(damaged) where the stream is cut short or has an unknown opcode, Error(unsupported) for extension codes and
 // out-of-band buffers; with the file and offset.
 PickleScan scan_pickle(Bytes stream, const std::string& name, uint64_t base);

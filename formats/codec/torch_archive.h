@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/codec/zip.h"
@@ -16,8 +17,15 @@ namespace fsdpctl {
 // Reads the archive at [offset, offset + length) of a source file: adds its tensors and pieces to `checkpoint`
 // (rank as given) and returns its object. Deflated storages become items that checkpoint.resolver decodes; a
 // caller with a resolver of its own sets it before: then they are refused.
+struct TorchArchiveFacts {
+  std::string prefix;            // "archive"
+  std::string written_by;        // "torch 2.7 or newer", from the members it has
+  uint64_t storages = 0;
+  bool big_endian = false;
+  uint64_t deflated = 0;         // storages that are compressed
+};
 Value read_torch_archive(Checkpoint& checkpoint, SourceIndex source, uint64_t offset, uint64_t length, int rank,
-                         FindingSink& sink);
+                         FindingSink& sink, TorchArchiveFacts* facts = nullptr);
 
 // Only for an archive that holds one bare tensor (a DCP tensor item): where its bytes are, without touching a
 // checkpoint.
@@ -43,10 +51,11 @@ TensorItem read_tensor_item(Bytes head, Bytes tail, uint64_t length, const ZipRe
 // ---- writing
 
 // An archive laid out as layout items: one for data.pkl and the small members before the storages, one for each
-// storage (header, tensor segment, late descriptor), one for what follows them. Offsets are relative to `base`.
+// storage (header, tensor segment, late descriptor), one for what follows them. Offsets are relative to the archive.
+// Immutable and thread-safe; holds the pickle and 12 bytes for each tensor, and refers to the checkpoint.
 class TorchArchiveLayout {
  public:
-  // `tree`'s tensors (all of them, whole: TensorInfo::shape) become storages; aliases share one. `prefix` is the archive name.
+  // `tree`'s tensors (whole: TensorInfo::shape) become storages; aliases share one. `prefix` is the archive name.
   TorchArchiveLayout(const Checkpoint& checkpoint, const Value& tree, std::string prefix);
   uint64_t size() const;
   uint64_t item_count() const;
@@ -60,6 +69,9 @@ class TorchArchiveLayout {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// The archive's name in a file of this name, as PyTorch chooses it: "ckpt.step10" for "ckpt.step10.pt".
+std::string torch_archive_prefix(std::string_view file_name);
 
 // The framing of a DCP tensor item: a bare contiguous tensor of `dtype` and `shape`. Prefix and suffix are rendered
 // around `data` bytes; sizes depend only on the arguments. Cheap: called once per piece.

@@ -1,0 +1,271 @@
+// Archives that hold one bare tensor: the items of a .distcp, by the hundred thousand. Items as PyTorch and fsdpctl
+// write them are recognised byte by byte; anything else goes the long way, through read_torch_archive.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "formats/codec/little_endian.h"
+#include "formats/codec/torch_archive_reader.h"
+#include "formats/codec/torch_storage_class.h"
+#include "formats/codec/torch_view.h"
+
+namespace fsdpctl {
+namespace {
+
+// Bytes of the item: from the ends that the caller holds, or read.
+class Window {
+ public:
+  Window(Bytes head, Bytes tail, uint64_t length, const ZipRead& read)
+      : head_(head), tail_(tail), length_(length), tail_offset_(length - tail.size()), read_(read) {}
+
+  // Valid until the next call with the same scratch. Empty where the item has no such bytes.
+  Bytes at(uint64_t offset, uint64_t size, std::vector<std::byte>& scratch) const {
+    if (offset > length_ || size > length_ - offset) return {};
+    if (offset + size <= head_.size()) return head_.subspan(offset, size);
+    if (offset >= tail_offset_) return tail_.subspan(offset - tail_offset_, size);
+    scratch.resize(size);
+    read_(offset, scratch);
+    return scratch;
+  }
+
+ private:
+  Bytes head_, tail_;
+  uint64_t length_, tail_offset_;
+  const ZipRead& read_;
+};
+
+// The pickle of a bare tensor, as every release since 1.6 writes it; memo opcodes may be missing.
+class BareTensorPickle {
+ public:
+  explicit BareTensorPickle(Bytes stream) : at_(text_of(stream)) {}
+
+  // False: not of this form.
+  bool parse(TensorItem& item, std::string_view& key, uint64_t& numel, bool& untyped, uint64_t& offset) {
+    bool v3 = false;
+    if (!skip("\x80\2c" "torch._utils\n_rebuild_tensor_v")) return false;
+    if (skip("3\n")) v3 = true;
+    else if (!skip("2\n")) return false;
+    std::string_view location, word;
+    if (!memo() || !skip("((") || !string(word) || word != "storage") return false;
+    if (!storage(item, untyped) || !string(key) || !string(location) || !integer(numel)) return false;
+    if (!skip("t") || !memo() || !skip("Q") || !integer(offset)) return false;
+    if (!dims(item.shape) || !dims(item.strides) || item.shape.size() != item.strides.size()) return false;
+    if (!skip("\x88") && !skip("\x89")) return false;
+    if (!skip("ccollections\nOrderedDict\n") || !memo() || !skip(")R") || !memo()) return false;
+    if (v3 && !dtype(item)) return false;
+    if (untyped != v3) return false;
+    return skip("t") && memo() && skip("R") && memo() && at_ == ".";
+  }
+
+ private:
+  static std::string_view text_of(Bytes b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
+
+  bool skip(std::string_view expected) {
+    if (!at_.starts_with(expected)) return false;
+    at_.remove_prefix(expected.size());
+    return true;
+  }
+  bool memo() {   // optional
+    const size_t size = at_.empty() ? 0 : at_[0] == 'q' ? 2 : at_[0] == 'r' ? 5 : 0;
+    if (size > at_.size()) return false;
+    at_.remove_prefix(size);
+    return true;
+  }
+  bool string(std::string_view& out) {
+    if (at_.size() < 5 || at_[0] != 'X') return false;
+    const uint32_t size = get_u32(reinterpret_cast<const std::byte*>(at_.data()) + 1);
+    if (size > at_.size() - 5) return false;
+    out = at_.substr(5, size);
+    at_.remove_prefix(5 + size);
+    return memo();
+  }
+  bool integer(uint64_t& out) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(at_.data());
+    if (at_.empty()) return false;
+    const size_t size = at_[0] == 'K' ? 1 : at_[0] == 'M' ? 2 : at_[0] == 'J' ? 4 : at_[0] == '\x8A' && at_.size() > 1 ? 1 + static_cast<uint8_t>(at_[1]) : 0;
+    if (size == 0 || at_.size() < 1 + size) return false;
+    if (size == 1 && at_[0] == 'K') out = static_cast<uint8_t>(bytes[1]);
+    else if (at_[0] == 'M') out = get_u16(bytes + 1);
+    else if (at_[0] == 'J') out = static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(get_u32(bytes + 1))));
+    else if (!long_integer(bytes + 2, size - 1, out)) return false;
+    at_.remove_prefix(1 + size);
+    return static_cast<int64_t>(out) >= 0;
+  }
+  static bool long_integer(const std::byte* bytes, size_t size, uint64_t& out) {
+    if (size == 0 || size > 8) return false;
+    out = 0;
+    for (size_t i = 0; i < size; ++i) out |= static_cast<uint64_t>(bytes[i]) << (8 * i);
+    return (static_cast<uint8_t>(bytes[size - 1]) & 0x80) == 0;
+  }
+  bool dims(std::vector<int64_t>& out) {
+    out.clear();
+    if (skip(")")) return true;
+    const bool many = skip("(");
+    while (!at_.empty() && at_[0] != 't' && at_[0] != '\x85' && at_[0] != '\x86' && at_[0] != '\x87') {
+      uint64_t n = 0;
+      if (!integer(n) || out.size() == 64) return false;
+      out.push_back(static_cast<int64_t>(n));
+    }
+    if (at_.empty() || out.empty()) return false;
+    const size_t closes = at_[0] == 't' ? 0 : static_cast<uint8_t>(at_[0]) - 0x84u;
+    at_.remove_prefix(1);
+    return (many ? closes == 0 : closes == out.size()) && memo();
+  }
+  bool global(std::string_view module, std::string_view& name) {
+    if (!skip("c") || !skip(module) || !skip("\n")) return false;
+    const size_t end = at_.find('\n');
+    if (end == std::string_view::npos) return false;
+    name = at_.substr(0, end);
+    at_.remove_prefix(end + 1);
+    return memo();
+  }
+  bool storage(TensorItem& item, bool& untyped) {
+    const std::string_view module = at_.starts_with("ctorch.storage\n") ? "torch.storage" : "torch";
+    std::string_view name;
+    if (!global(module, name)) return false;
+    const auto type = storage_class(module, name);
+    if (!type || dtype_kind(type->dtype) == DTypeKind::quantized) return false;
+    item.dtype = type->dtype;
+    untyped = type->untyped;
+    return true;
+  }
+  bool dtype(TensorItem& item) {
+    std::string_view name;
+    if (!global("torch", name)) return false;
+    const auto type = dtype_from_name(name);
+    if (!type || dtype_kind(*type) == DTypeKind::quantized) return false;
+    item.dtype = *type;
+    return true;
+  }
+
+  std::string_view at_;
+};
+
+struct ItemMembers {
+  ZipEntry pickle, order, data;
+  bool has_order = false;
+  std::string_view key;
+};
+
+// The members of an item in file order, nothing unknown among them. False: not of this form.
+bool read_members(ZipDirectory& directory, ItemMembers& members, std::array<uint64_t, 3>& next) {
+  static constexpr std::string_view kNames[] = {"data.pkl", "byteorder", "version", ".format_version",
+                                                ".storage_alignment", ".data/serialization_id"};
+  std::string_view prefix;
+  uint64_t free_from = 0;
+  uint64_t* after = nullptr;   // where the member that follows begins
+  uint32_t seen = 0;
+  for (ZipEntry e; directory.next(e);) {
+    const size_t slash = e.full_name.find('/');
+    if (slash == std::string_view::npos || e.method != kZipStored || e.header_offset < free_from) return false;
+    if (prefix.empty()) prefix = e.full_name.substr(0, slash);
+    if (e.full_name.substr(0, slash) != prefix) return false;
+    if (after) *after = e.header_offset, after = nullptr;
+    free_from = e.header_offset + kZipLocalHeader + e.full_name.size() + e.stored_size;
+
+    const std::string_view name = e.full_name.substr(slash + 1);
+    const auto which = static_cast<uint32_t>(std::find(std::begin(kNames), std::end(kNames), name) - std::begin(kNames));
+    if (seen >> which & 1) return false;
+    seen |= 1u << which;
+    if (which == 0) {
+      members.pickle = e, after = &next[0];
+    } else if (which == 1) {
+      members.has_order = true, members.order = e, after = &next[1];
+    } else if (which == std::size(kNames)) {
+      if (!name.starts_with("data/")) return false;
+      members.data = e, members.key = name.substr(5), after = &next[2];
+    }
+  }
+  constexpr uint32_t kNeeded = 1u | 1u << 2 | 1u << std::size(kNames);   // the pickle, the version and the data
+  return !after && (seen & kNeeded) == kNeeded;                          // PyTorch ends with the version or an id
+}
+
+bool fill_view(TensorItem& item, uint64_t bytes, uint64_t offset) {
+  const uint64_t size = item_size(item.dtype), elements = bytes / size;
+  const auto count = checked_count(item.shape);
+  if (!count || *count / (1 << 20) > elements) return false;
+  const auto used = *count == 0 ? 0 : view_extent(item.shape, item.strides);
+  if (*count == 0) offset = 0;
+  if (!used || offset > elements || *used > elements - offset) return false;
+  item.data_offset += offset * size;
+  item.data_length = *used * size;
+  if (*count == 0 || is_row_major(item.shape, item.strides)) item.strides.clear();
+  return true;
+}
+
+// False: the item is not exactly what PyTorch writes, so the long way has to look at it (and find what is wrong).
+bool read_plain_item(const Window& window, Bytes tail, uint64_t length, const std::string& name, uint64_t base,
+                     TensorItem& item) {
+  constexpr uint64_t kEnd = 22;
+  if (tail.size() > length || tail.size() < kZipEndSize || get_u32(tail.data() + tail.size() - kEnd) != 0x06054B50) return false;
+  const ZipEnd end = find_zip_end(tail, length, name, base);
+  if (end.entries > 8 || end.directory_size > 4096) return false;
+  std::vector<std::byte> directory_scratch, scratch;
+  ZipDirectory directory(window.at(end.directory_offset, end.directory_size, directory_scratch), end, name, base);
+  ItemMembers members;
+  std::array<uint64_t, 3> next{};
+  if (!read_members(directory, members, next)) return false;
+
+  const auto data_offset = [&](const ZipEntry& entry, uint64_t limit) -> uint64_t {   // 0: overlaps what follows
+    const Bytes header = window.at(entry.header_offset, kZipLocalHeader + entry.full_name.size(), scratch);
+    const uint64_t at = zip_data_offset(header, entry, end, name, base);
+    return at + entry.stored_size <= limit ? at : 0;
+  };
+  const uint64_t pickle_at = data_offset(members.pickle, next[0]);
+  const uint64_t order_at = members.has_order ? data_offset(members.order, next[1]) : 0;
+  item.data_offset = data_offset(members.data, next[2]);
+  if (pickle_at == 0 || item.data_offset == 0 || (members.has_order && order_at == 0)) return false;
+  if (members.pickle.size > 4096 || (members.has_order && members.order.size != 6)) return false;
+
+  std::vector<std::byte> order_scratch;
+  if (members.has_order) {
+    const Bytes order = window.at(order_at, 6, order_scratch);
+    if (std::memcmp(order.data(), "little", 6) != 0) return false;
+  }
+  const Bytes stream = window.at(pickle_at, members.pickle.size, scratch);
+  if (members.pickle.crc32 != 0 && crc32(stream) != members.pickle.crc32) return false;
+  std::string_view key;
+  uint64_t numel = 0, offset = 0, bytes = 0;
+  bool untyped = false;
+  if (!BareTensorPickle(stream).parse(item, key, numel, untyped, offset) || key != members.key) return false;
+  if (__builtin_mul_overflow(numel, untyped ? 1 : item_size(item.dtype), &bytes) || bytes != members.data.size) return false;
+  const uint64_t storage_at = item.data_offset;
+  if (!fill_view(item, bytes, offset)) return false;
+  item.has_crc32 = members.data.crc32 != 0 && item.data_offset == storage_at && item.data_length == bytes;
+  item.crc32 = item.has_crc32 ? members.data.crc32 : 0;
+  return true;
+}
+
+TensorItem read_any_item(uint64_t length, const ZipRead& read, const std::string& name, uint64_t base) {
+  Checkpoint scratch;
+  FindingSink sink;
+  const Value value = read_torch_archive(scratch, {read, length, name, base, 0}, 0, sink);
+  if (!value.is(Kind::tensor) || scratch.pieces.size() != 1) {
+    throw Error(Exit::damaged, "item is not a tensor").at(name).range(base, base + length);
+  }
+  const Piece& piece = scratch.pieces.front();
+  if (piece.encoding != Encoding::raw) {
+    throw Error(Exit::unsupported, "compressed storage inside a distributed checkpoint").at(name).range(base, base + length);
+  }
+  TensorItem item;
+  item.dtype = piece.stored;
+  item.shape.assign(piece.box.size.begin(), piece.box.size.end());
+  item.strides.assign(piece.strides.begin(), piece.strides.end());
+  item.data_offset = piece.offset - base;
+  item.data_length = piece.length;
+  item.swap = piece.swap, item.conj = piece.conj, item.neg = piece.neg;
+  item.has_crc32 = piece.has_crc32;
+  item.crc32 = piece.crc32;
+  return item;
+}
+
+}  // namespace
+
+TensorItem read_tensor_item(Bytes head, Bytes tail, uint64_t length, const ZipRead& read, const std::string& name,
+                            uint64_t base) {
+  TensorItem item;
+  if (head.size() <= length && read_plain_item(Window(head, tail, length, read), tail, length, name, base, item)) return item;
+  return read_any_item(length, read, name, base);
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,106 @@
+#include "formats/torch_carry.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace fsdpctl {
+namespace {
+
+constexpr size_t kLong1Digits = 613;   // decimal digits that surely fit LONG1's 255 bytes; LONG4 is refused
+
+// Objects whose functions are on PyTorch's list; their arguments are looked at one by one.
+bool is_loadable_object(const ObjectNode& object) {
+  if (object.how != ObjectNode::How::reduce || object.has_state || !object.callable.is(Kind::global)) return false;
+  const auto& g = object.callable.node<GlobalNode>();
+  return g.module == "torch._utils" && (g.name == "_rebuild_qtensor" || g.name == "_rebuild_sparse_tensor" ||
+                                        g.name == "_rebuild_meta_tensor_no_storage");
+}
+
+// Why torch.load(weights_only=True) refuses this value itself; empty: it does not.
+std::string refusal(const Value& value) {
+  switch (value.kind()) {
+    case Kind::frozenset: return "a frozenset";
+    case Kind::bytes: return value.text().empty() ? "empty bytes" : "";
+    case Kind::big_integer: return value.text().size() > kLong1Digits ? "an integer of more than 255 bytes" : "";
+    case Kind::default_dict: return "a defaultdict";
+    case Kind::memory_format: return "a memory format";
+    case Kind::numpy_scalar: return "a numpy scalar";
+    case Kind::numpy_array: return "a numpy array";
+    case Kind::global: return "a class or function: " + value.node<GlobalNode>().module + "." + value.node<GlobalNode>().name;
+    case Kind::object: {
+      const auto& object = value.node<ObjectNode>();
+      return is_loadable_object(object) ? "" : "an object of " + object.class_name();
+    }
+    default: return "";
+  }
+}
+
+class Refusals {
+ public:
+  explicit Refusals(FindingSink& sink) : sink_(sink) {}
+
+  void visit(const Value& value) {
+    if (value.identity() != nullptr && !seen_.insert(value.identity()).second) return;
+    if (std::string why = refusal(value); !why.empty()) {
+      sink_.report(warning("torch.load needs weights_only=False for this value").key(path_).found_only(std::move(why)));
+      if (!value.is(Kind::frozenset) && !value.is(Kind::default_dict)) return;   // said of the whole
+    }
+    if (value.is_sequence()) {
+      for (size_t i = 0; i < value.items().size(); ++i) below(std::to_string(i), value.items()[i]);
+    } else if (value.is_mapping()) {
+      for (const Entry& e : value.entries()) {
+        below(key_text(e.key), e.key);
+        below(key_text(e.key), e.value);
+      }
+      if (!value.is(Kind::default_dict)) visit(value.node<MappingNode>().attributes);
+    } else if (value.is(Kind::tensor)) {
+      visit(value.tensor_attributes());
+    } else if (value.is(Kind::object)) {
+      visit(value.node<ObjectNode>().args);
+    }
+  }
+
+ private:
+  void below(std::string_view element, const Value& value) {
+    const size_t length = path_.size();
+    if (!path_.empty()) path_ += '.';
+    path_ += element;
+    visit(value);
+    path_.resize(length);
+  }
+
+  FindingSink& sink_;
+  std::string path_;
+  std::unordered_set<const void*> seen_;
+};
+
+}  // namespace
+
+void report_unloadable_values(const Checkpoint& checkpoint, FindingSink& sink) { Refusals(sink).visit(checkpoint.tree); }
+
+void report_copied_views(const Checkpoint& checkpoint, FindingSink& sink) {
+  std::vector<const Piece*> pieces;
+  for (const Piece& p : checkpoint.pieces) {
+    if (p.encoding == Encoding::raw && p.length > 0) pieces.push_back(&p);
+  }
+  const auto before = [](const Piece* a, const Piece* b) {
+    return a->source != b->source ? a->source < b->source : a->offset < b->offset;
+  };
+  std::sort(pieces.begin(), pieces.end(), before);
+  std::vector<bool> copied(checkpoint.tensors.size());
+  const Piece* reaches = nullptr;   // of those so far, the one that ends last
+  for (const Piece* p : pieces) {
+    const bool overlaps = reaches && reaches->source == p->source && p->offset < reaches->offset + reaches->length;
+    if (overlaps && reaches->tensor != p->tensor) copied[reaches->tensor] = copied[p->tensor] = true;
+    if (!overlaps || reaches->offset + reaches->length < p->offset + p->length) reaches = p;
+  }
+  for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
+    if (!copied[t]) continue;
+    sink.report(warning("tensor shares bytes with other tensors and becomes a copy").key(std::string(checkpoint.tensors[t].key)));
+  }
+}
+
+}  // namespace fsdpctl

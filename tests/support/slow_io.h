@@ -1,0 +1,19 @@
+// Reading and writing without the engine: element by element, everything in memory. For tests of formats, and as the
+// reference that faster code is compared with.
+#pragma once
+
+#include <string>
+
+#include "lib/ckpt/checkpoint.h"
+#include "lib/ckpt/layout.h"
+
+namespace fsdpctl {
+
+// The logical bytes of a tensor: row-major, little-endian, in the dtype it is stored in. Requires raw pieces that cover it.
+std::string slow_read(const Checkpoint& checkpoint, TensorIndex t);
+
+// The bytes of a file as its layout says. Throws std::runtime_error where the layout contradicts itself: gaps,
+// rendered bytes of another length, boxes outside their tensor.
+std::string slow_write(const Checkpoint& checkpoint, const FileLayout& layout);
+
+}  // namespace fsdpctl
