@@ -107,15 +107,16 @@ bool surely_different(const std::vector<TensorInfo>& tensors) {
   constexpr size_t kMaxProbes = 64;   // keys made to collide end in the slower way, not in a slow table
   size_t slots = 16;
   while (slots < 2 * tensors.size()) slots *= 2;
-  std::vector<size_t> table(slots, 0);
+  std::vector<uint32_t> table(slots, 0);
   for (const TensorInfo& tensor : tensors) {
-    const size_t hash = std::hash<std::string_view>()(tensor.key) | 1;   // 0 marks a free slot
+    const uint64_t hash = std::hash<std::string_view>()(tensor.key);
+    const auto mark = static_cast<uint32_t>(hash >> 32) | 1;   // 0 is a free slot
     size_t probes = 0;
-    for (size_t at = hash >> 1;; ++at) {
-      size_t& slot = table[at & (slots - 1)];
-      if (slot == hash || ++probes == kMaxProbes) return false;
+    for (size_t at = hash;; ++at) {
+      uint32_t& slot = table[at & (slots - 1)];
+      if (slot == mark || ++probes == kMaxProbes) return false;
       if (slot != 0) continue;
-      slot = hash;
+      slot = mark;
       break;
     }
   }
