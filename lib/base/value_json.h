@@ -14,7 +14,7 @@
 // The forms:
 //   shown      exactly those tags: inspect --extra, expected.json. Sets are sorted as the fixtures' generator sorts them.
 //   canonical  as shown, with what it leaves out: {"float_bits": "hex"} for a NaN that is not the usual one, "ordered_dict",
-//              "attributes" of a mapping, objects as in `stored`. For fingerprints and comparisons.
+//              "default_dict", "attributes" of a mapping, objects as in `stored`. For fingerprints and comparisons.
 //   stored     reads back to an equal Value: safetensors __metadata__, HDF5. As canonical, but sets keep their order and
 //              {"torch.dtype": text}, {"torch.device": text}, {"torch.layout": ...}, {"torch.memory_format": ...}, {"torch.qscheme": ...}
 //              {"numpy_array": [dtype, shape, "C" | "F", hex]}

@@ -180,7 +180,7 @@ Value read_tagged(const Fields& fields) {
   require(!fields.empty(), "object without a tag");
   const std::string& tag = fields.front().first;
   const Value& v = fields.front().second;
-  const bool more = tag == "tensor" || tag == "dict" || tag == "ordered_dict" || tag == "counter";
+  const bool more = tag == "tensor" || tag == "counter" || tag.ends_with("dict");
   require(more || fields.size() == 1, "object with more than a tag");
   for (size_t i = 1; i < fields.size(); ++i) {
     const std::string& name = fields[i].first;
@@ -202,6 +202,7 @@ Value read_tagged(const Fields& fields) {
   if (tag == "frozenset") return Value::sequence(Kind::frozenset, list_of(v));
   if (tag == "dict") return read_mapping(Kind::dict, v, fields);
   if (tag == "ordered_dict") return read_mapping(Kind::ordered_dict, v, fields);
+  if (tag == "default_dict") return read_mapping(Kind::default_dict, v, fields);
   if (tag == "counter") return read_mapping(Kind::counter, v, fields);
   if (tag == "torch.dtype") return Value::constant(Kind::dtype, text_of(v));
   if (tag == "torch.device") return Value::constant(Kind::device, text_of(v));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cmath>
 #include <iterator>
 #include <span>
@@ -57,7 +58,7 @@ class Writer {
       case Kind::size: size(v.items()); return;
       case Kind::set: set("set", v.items()); return;
       case Kind::frozenset: set("frozenset", v.items()); return;
-      case Kind::dict: case Kind::ordered_dict: case Kind::counter: mapping(v); return;
+      case Kind::dict: case Kind::ordered_dict: case Kind::counter: case Kind::default_dict: mapping(v); return;
       case Kind::dtype: case Kind::device: case Kind::layout: case Kind::memory_format: case Kind::qscheme:
         constant(v);
         return;
@@ -67,6 +68,7 @@ class Writer {
       case Kind::storage: storage(v.node<StorageNode>()); return;
       case Kind::global: global(v.node<GlobalNode>()); return;
       case Kind::object: object(v.node<ObjectNode>()); return;
+      case Kind::token: assert(false); return;   // never outlives its reader
     }
   }
 
@@ -275,8 +277,8 @@ class Writer {
   }
 
   void mapping(const Value& v) {
-    const bool ordered = v.is(Kind::ordered_dict) && !shown();
-    open(v.is(Kind::counter) ? "counter" : ordered ? "ordered_dict" : "dict");
+    const bool plain = v.is(Kind::dict) || shown();
+    open(v.is(Kind::counter) ? "counter" : plain ? "dict" : v.is(Kind::ordered_dict) ? "ordered_dict" : "default_dict");
     pairs(v.entries());
     const Value& attributes = v.node<MappingNode>().attributes;
     if (!shown() && !attributes.is(Kind::none)) {

@@ -172,7 +172,8 @@ class Maker {
     return list;
   }
   Value mapping(int depth) {
-    Value v = Value::mapping(random_() & 1 ? Kind::dict : random_() & 1 ? Kind::ordered_dict : Kind::counter, entries(depth));
+    constexpr Kind kKinds[] = {Kind::dict, Kind::ordered_dict, Kind::counter, Kind::default_dict};
+    Value v = Value::mapping(kKinds[random_() % std::size(kKinds)], entries(depth));
     if (random_() & 1) v.mutable_node<MappingNode>().attributes = make(depth - 1);
     return v;
   }
