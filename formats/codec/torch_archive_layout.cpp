@@ -136,9 +136,9 @@ struct TorchArchiveLayout::Impl {
 
   std::string id_text(const ItemCrcs& crcs) const {
     SerializationId text;
-    for (const FrontMember& m : front_members) text.member(m.full_name, m.crc32);
+    for (const FrontMember& m : front_members) text.name(m.full_name), text.crc(m.crc32);
     StorageName name(prefix);
-    for (uint64_t i = 0; i < storages(); ++i) text.member(name.of(i), storage_crc(i, crcs));
+    for (uint64_t i = 0; i < storages(); ++i) text.name(name.of(i)), text.crc(storage_crc(i, crcs));
     return text.text();
   }
 };

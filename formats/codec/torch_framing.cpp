@@ -4,11 +4,18 @@
 #include <fmt/format.h>
 
 namespace fsdpctl {
+namespace {
 
-void SerializationId::member(std::string_view full_name, uint32_t crc32) {
-  constexpr uint64_t kPrime = 0x100000001B3u;
+constexpr uint64_t kPrime = 0x100000001B3u;
+
+}  // namespace
+
+void SerializationId::name(std::string_view full_name) {
   for (const char c : full_name) names_ = (names_ ^ static_cast<uint8_t>(c)) * kPrime;
   names_ = (names_ ^ '/') * kPrime;
+}
+
+void SerializationId::crc(uint32_t crc32) {
   for (int shift = 0; shift < 32; shift += 8) crcs_ = (crcs_ ^ (crc32 >> shift & 0xFF)) * kPrime;
 }
 

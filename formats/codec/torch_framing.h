@@ -22,7 +22,8 @@ inline constexpr size_t kIdSize = 40;
 // library; readers only log them.
 class SerializationId {
  public:
-  void member(std::string_view full_name, uint32_t crc32);
+  void name(std::string_view full_name);
+  void crc(uint32_t crc32);
   std::string text() const;
 
  private:

@@ -77,7 +77,7 @@ class BareTensorPickle {
     if (size > at_.size() - 5) return false;
     out = at_.substr(5, size);
     at_.remove_prefix(5 + size);
-    return memo();
+    return std::all_of(out.begin(), out.end(), [](char c) { return static_cast<signed char>(c) > 0; }) && memo();
   }
   bool integer(uint64_t& out) {
     const auto* bytes = reinterpret_cast<const std::byte*>(at_.data());
@@ -141,43 +141,52 @@ class BareTensorPickle {
   std::string_view at_;
 };
 
-struct ItemMembers {
-  ZipEntry pickle, order, data;
-  bool has_order = false;
-  std::string_view key;
-};
+// The members of an item: those of kItemNames, in that order, then the storage.
+constexpr std::string_view kItemNames[] = {"data.pkl", "byteorder", "version", ".format_version", ".storage_alignment",
+                                           ".data/serialization_id"};
+enum : size_t { kPickle, kByteOrder, kVersion, kStorage = std::size(kItemNames), kItemMembers };
 
-// The members of an item in file order, nothing unknown among them. False: not of this form.
-bool read_members(ZipDirectory& directory, ItemMembers& members, std::array<uint64_t, 3>& next) {
-  static constexpr std::string_view kNames[] = {"data.pkl", "byteorder", "version", ".format_version",
-                                                ".storage_alignment", ".data/serialization_id"};
+struct ItemMember {
+  bool present = false;
+  ZipEntry entry;
+  uint64_t data_offset = 0;
+};
+using ItemMembers = std::array<ItemMember, kItemMembers>;
+
+// Which of them this is; kItemMembers: none.
+size_t item_member(std::string_view name) {
+  const auto which = static_cast<size_t>(std::find(std::begin(kItemNames), std::end(kItemNames), name) - std::begin(kItemNames));
+  return which < kStorage || name.starts_with("data/") ? which : kItemMembers;
+}
+
+// Reads the directory and every local header. False: members out of order, overlapping, unknown or missing.
+bool read_members(const Window& window, const ZipEnd& end, const std::string& name, uint64_t base, ItemMembers& members) {
+  std::vector<std::byte> directory_bytes, header_bytes;
+  ZipDirectory directory(window.at(end.directory_offset, end.directory_size, directory_bytes), end, name, base);
   std::string_view prefix;
   uint64_t free_from = 0;
-  uint64_t* after = nullptr;   // where the member that follows begins
-  uint32_t seen = 0;
   for (ZipEntry e; directory.next(e);) {
     const size_t slash = e.full_name.find('/');
     if (slash == std::string_view::npos || e.method != kZipStored || e.header_offset < free_from) return false;
     if (prefix.empty()) prefix = e.full_name.substr(0, slash);
     if (e.full_name.substr(0, slash) != prefix) return false;
-    if (after) *after = e.header_offset, after = nullptr;
-    free_from = e.header_offset + kZipLocalHeader + e.full_name.size() + e.stored_size;
-
-    const std::string_view name = e.full_name.substr(slash + 1);
-    const auto which = static_cast<uint32_t>(std::find(std::begin(kNames), std::end(kNames), name) - std::begin(kNames));
-    if (seen >> which & 1) return false;
-    seen |= 1u << which;
-    if (which == 0) {
-      members.pickle = e, after = &next[0];
-    } else if (which == 1) {
-      members.has_order = true, members.order = e, after = &next[1];
-    } else if (which == std::size(kNames)) {
-      if (!name.starts_with("data/")) return false;
-      members.data = e, members.key = name.substr(5), after = &next[2];
-    }
+    const size_t which = item_member(e.full_name.substr(slash + 1));
+    if (which == kItemMembers || members[which].present) return false;
+    const Bytes header = window.at(e.header_offset, kZipLocalHeader + e.full_name.size(), header_bytes);
+    const uint64_t at = zip_data_offset(header, e, end, name, base);
+    free_from = at + e.stored_size;
+    members[which] = {true, e, at};
   }
-  constexpr uint32_t kNeeded = 1u | 1u << 2 | 1u << std::size(kNames);   // the pickle, the version and the data
-  return !after && (seen & kNeeded) == kNeeded;                          // PyTorch ends with the version or an id
+  return members[kPickle].present && members[kVersion].present && members[kStorage].present;
+}
+
+// A small member that PyTorch always writes the same.
+bool is_usual(const Window& window, const ItemMember& member, std::string_view content) {
+  if (member.entry.size != content.size()) return false;
+  std::vector<std::byte> scratch;
+  const Bytes bytes = window.at(member.data_offset, content.size(), scratch);
+  if (std::memcmp(bytes.data(), content.data(), content.size()) != 0) return false;
+  return member.entry.crc32 == 0 || member.entry.crc32 == crc32(bytes);
 }
 
 bool fill_view(TensorItem& item, uint64_t bytes, uint64_t offset) {
@@ -200,39 +209,27 @@ bool read_plain_item(const Window& window, Bytes tail, uint64_t length, const st
   if (tail.size() > length || tail.size() < kZipEndSize || get_u32(tail.data() + tail.size() - kEnd) != 0x06054B50) return false;
   const ZipEnd end = find_zip_end(tail, length, name, base);
   if (end.entries > 8 || end.directory_size > 4096) return false;
-  std::vector<std::byte> directory_scratch, scratch;
-  ZipDirectory directory(window.at(end.directory_offset, end.directory_size, directory_scratch), end, name, base);
   ItemMembers members;
-  std::array<uint64_t, 3> next{};
-  if (!read_members(directory, members, next)) return false;
+  if (!read_members(window, end, name, base, members)) return false;
+  if (members[kByteOrder].present && !is_usual(window, members[kByteOrder], "little")) return false;
+  if (!is_usual(window, members[kVersion], "3\n")) return false;
 
-  const auto data_offset = [&](const ZipEntry& entry, uint64_t limit) -> uint64_t {   // 0: overlaps what follows
-    const Bytes header = window.at(entry.header_offset, kZipLocalHeader + entry.full_name.size(), scratch);
-    const uint64_t at = zip_data_offset(header, entry, end, name, base);
-    return at + entry.stored_size <= limit ? at : 0;
-  };
-  const uint64_t pickle_at = data_offset(members.pickle, next[0]);
-  const uint64_t order_at = members.has_order ? data_offset(members.order, next[1]) : 0;
-  item.data_offset = data_offset(members.data, next[2]);
-  if (pickle_at == 0 || item.data_offset == 0 || (members.has_order && order_at == 0)) return false;
-  if (members.pickle.size > 4096 || (members.has_order && members.order.size != 6)) return false;
-
-  std::vector<std::byte> order_scratch;
-  if (members.has_order) {
-    const Bytes order = window.at(order_at, 6, order_scratch);
-    if (std::memcmp(order.data(), "little", 6) != 0) return false;
-  }
-  const Bytes stream = window.at(pickle_at, members.pickle.size, scratch);
-  if (members.pickle.crc32 != 0 && crc32(stream) != members.pickle.crc32) return false;
+  const ZipEntry& pickle = members[kPickle].entry;
+  if (pickle.size > 4096) return false;
+  std::vector<std::byte> scratch;
+  const Bytes stream = window.at(members[kPickle].data_offset, pickle.size, scratch);
+  if (pickle.crc32 != 0 && crc32(stream) != pickle.crc32) return false;
+  const ItemMember& storage = members[kStorage];
+  const std::string_view file_key = storage.entry.full_name.substr(storage.entry.full_name.find('/') + 6);
   std::string_view key;
   uint64_t numel = 0, offset = 0, bytes = 0;
   bool untyped = false;
-  if (!BareTensorPickle(stream).parse(item, key, numel, untyped, offset) || key != members.key) return false;
-  if (__builtin_mul_overflow(numel, untyped ? 1 : item_size(item.dtype), &bytes) || bytes != members.data.size) return false;
-  const uint64_t storage_at = item.data_offset;
+  if (!BareTensorPickle(stream).parse(item, key, numel, untyped, offset) || key != file_key) return false;
+  if (__builtin_mul_overflow(numel, untyped ? 1 : item_size(item.dtype), &bytes) || bytes != storage.entry.size) return false;
+  item.data_offset = storage.data_offset;
   if (!fill_view(item, bytes, offset)) return false;
-  item.has_crc32 = members.data.crc32 != 0 && item.data_offset == storage_at && item.data_length == bytes;
-  item.crc32 = item.has_crc32 ? members.data.crc32 : 0;
+  item.has_crc32 = storage.entry.crc32 != 0 && item.data_offset == storage.data_offset && item.data_length == bytes;
+  item.crc32 = item.has_crc32 ? storage.entry.crc32 : 0;
   return true;
 }
 

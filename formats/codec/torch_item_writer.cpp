@@ -110,6 +110,13 @@ struct ItemPlan {
   }
 };
 
+SerializationId named_id() {
+  SerializationId id;
+  for (const std::string_view name : kFrontNames) id.name(name);
+  id.name(kDataName);
+  return id;
+}
+
 uint64_t data_bytes(DType dtype, Dims shape) { return count(shape) * item_size(dtype); }
 
 }  // namespace
@@ -138,9 +145,10 @@ void write_tensor_item_suffix(DType dtype, Dims shape, uint32_t crc32_of_data, s
   const ItemPlan plan(pickle.size(), data_bytes(dtype, shape));
   const uint32_t data_crc = plan.data.data_size == 0 ? 0 : crc32_of_data;
   const std::array<uint32_t, 4> front_crcs = {crc32(byte_view(pickle)), kContentCrcs[0], kContentCrcs[1], kContentCrcs[2]};
-  SerializationId id;
-  for (size_t i = 0; i < front_crcs.size(); ++i) id.member(kFrontNames[i], front_crcs[i]);
-  id.member(kDataName, data_crc);
+  static const SerializationId kNames = named_id();
+  SerializationId id = kNames;
+  for (const uint32_t crc : front_crcs) id.crc(crc);
+  id.crc(data_crc);
   const std::string id_text = id.text();
 
   write_zip_descriptor(plan.data, data_crc, out);

@@ -26,14 +26,18 @@ Error unsafe(std::string what, const std::string& name, std::string_view found) 
 // Member names never touch the file system here, but a file that tries to escape is not what PyTorch wrote.
 bool escapes(std::string_view full_name) {
   if (full_name.empty() || full_name[0] == '/' || full_name[0] == '\\') return true;
-  if (full_name.find('\0') != std::string_view::npos) return true;
-  size_t begin = 0;
-  while (begin <= full_name.size()) {
-    const size_t end = std::min(full_name.find_first_of("/\\", begin), full_name.size());
-    if (full_name.substr(begin, end - begin) == "..") return true;
-    begin = end + 1;
+  size_t dots = 0, length = 0;   // of the path element so far
+  for (const char c : full_name) {
+    if (c == '\0') return true;
+    if (c == '/' || c == '\\') {
+      if (length == 2 && dots == 2) return true;
+      dots = length = 0;
+    } else {
+      dots += c == '.';
+      ++length;
+    }
   }
-  return false;
+  return length == 2 && dots == 2;
 }
 
 // Replaces the clamped fields of a central entry by those of its zip64 block.
