@@ -1,12 +1,13 @@
-// Tiling: every element of every tensor exactly once (replicas aside). Sorted sweep, never all pairs.
+// Tiling: every element of every tensor exactly once (replicas aside).
 #pragma once
 
 #include "lib/ckpt/checkpoint.h"
 
 namespace fsdpctl {
 
-// Reports holes, overlaps and boxes outside their tensor to `sink` (Exit::damaged), naming tensor and box. Pieces with
-// equal boxes are replicas. O(pieces log pieces).
+// Reports holes, overlaps and boxes outside their tensor to `sink` (Exit::damaged), naming tensor and boxes, at most 8 for
+// each tensor. Pieces with equal boxes are replicas; empty pieces are fine. Linear in the pieces where nothing is wrong,
+// whatever the cut; bounded where something is.
 void check_tiling(const Checkpoint& checkpoint, FindingSink& sink);
 
 }  // namespace fsdpctl
