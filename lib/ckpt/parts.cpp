@@ -42,6 +42,9 @@ class PartFinder {
     scan(checkpoint_.tree, 0);
     path_.clear();
     choose_model();
+    fields_met_.resize(parts_.optimizers.size());
+    parameters_met_.resize(parts_.optimizers.size());
+    parts_.leaves.reserve(met_.size());
     walk(checkpoint_.tree, {});
     for (OptimizerInfo& o : parts_.optimizers) o.class_guess = guess_class(o);
     return std::move(parts_);
@@ -64,11 +67,13 @@ class PartFinder {
   // Appends an element to path_ for as long as it lives.
   class Element {
    public:
-    Element(PartFinder& finder, const std::string& text) : finder_(finder), size_(finder.path_.size()) {
+    Element(PartFinder& finder, std::string_view text) : finder_(finder), size_(finder.path_.size()) {
       if (size_ > 0) finder.path_ += '.';
       begin_ = finder.path_.size();
       finder.path_ += text;
     }
+    Element(PartFinder& finder, const Entry& e)
+        : Element(finder, e.key.is(Kind::string) ? e.key.text() : std::string_view(key_text(e.key))) {}
     ~Element() { finder_.path_.resize(size_); }
     Element(const Element&) = delete;
     size_t begin() const { return begin_; }
@@ -100,7 +105,7 @@ class PartFinder {
     bool found = false;
     for (const Entry& e : v.entries()) {
       if (!e.value.is_mapping() && !e.value.is_sequence()) continue;
-      Element element(*this, key_text(e.key));
+      Element element(*this, e);
       const bool below = scan(e.value, depth + 1);
       if (!below) consider(e, depth + 1);
       found = found || below;
@@ -181,7 +186,7 @@ class PartFinder {
   // ---- second pass: the leaves
 
   void walk(const Value& v, Context context) {
-    if (!optimizers_.empty()) {
+    if (v.is_mapping() && context.part != Part::optimizer) {
       const auto found = optimizers_.find(&v);
       if (found != optimizers_.end()) return walk_optimizer(v, found->second);
     }
@@ -193,7 +198,7 @@ class PartFinder {
     if (v.is_mapping()) {
       const bool flat_root = &v == parts_.model && path_.empty() && !whole_root_;
       for (const Entry& e : v.entries()) {
-        Element element(*this, key_text(e.key));
+        Element element(*this, e);
         walk(e.value, flat_root && belongs_to_flat_model(e) ? Context{Part::model, -1, 0, kNone, kNone, {}} : context);
       }
     } else {
@@ -215,7 +220,7 @@ class PartFinder {
     context.optimizer = index;
     const bool flattened = parts_.optimizers[static_cast<size_t>(index)].flattened;
     for (const Entry& e : v.entries()) {
-      Element element(*this, key_text(e.key));
+      Element element(*this, e);
       if (flattened) walk_flattened(e, context, element.begin());
       else if (key_of(e) == "state" && !is_leaf(e.value)) walk_states(e.value, context);
       else walk(e.value, context);
@@ -235,18 +240,20 @@ class PartFinder {
   void walk_states(const Value& states, Context context) {
     const auto& names = names_[static_cast<size_t>(context.optimizer)];
     for (const Entry& e : states.entries()) {
-      const std::string id = key_text(e.key);
-      Element parameter(*this, id);
+      Element parameter(*this, e);
       context.fqn_begin = parameter.begin();
       context.fqn_end = path_.size();
       context.name = {};
-      if (const auto name = names.find(id); name != names.end()) context.name = name->second;
+      if (!names.empty()) {
+        const auto name = names.find(std::string_view(path_).substr(parameter.begin()));
+        if (name != names.end()) context.name = name->second;
+      }
       if (is_leaf(e.value) || !e.value.is_mapping()) {
         walk(e.value, context);
         continue;
       }
       for (const Entry& f : e.value.entries()) {
-        Element field(*this, key_text(f.key));
+        Element field(*this, f);
         Context below = context;
         below.field_begin = field.begin();
         walk(f.value, below);
@@ -277,18 +284,23 @@ class PartFinder {
   void note_state(const LeafInfo& leaf) {
     OptimizerInfo& o = parts_.optimizers[static_cast<size_t>(leaf.optimizer)];
     const bool number = leaf.value->is(Kind::integer) || leaf.value->is(Kind::real) || leaf.value->is(Kind::boolean);
-    if ((number || leaf.tensor != kNoTensor) && fields_met_.insert({leaf.optimizer, std::string(leaf.field)}).second) {
-      o.fields.push_back(leaf.field);
-    }
-    if (o.parameters.empty() || o.parameters.back() != leaf.fqn) {
-      if (parameters_met_.insert({leaf.optimizer, leaf.fqn}).second) o.parameters.push_back(leaf.fqn);
-    }
+    if (number || leaf.tensor != kNoTensor) note_field(o, leaf.field);
+    if (!o.parameters.empty() && o.parameters.back() == leaf.fqn) return;
+    // Only the flattened style comes back to a parameter.
+    if (!o.flattened || parameters_met_[static_cast<size_t>(leaf.optimizer)].insert(leaf.fqn).second) o.parameters.push_back(leaf.fqn);
   }
 
-  template <class Text>
-  struct PairHash {
-    size_t operator()(const std::pair<int32_t, Text>& p) const { return std::hash<Text>()(p.second) + static_cast<size_t>(p.first); }
-  };
+  // Optimizers have a handful of fields; a damaged file may have a million.
+  void note_field(OptimizerInfo& o, std::string_view field) {
+    constexpr size_t few = 16;
+    if (o.fields.size() < few) {
+      if (std::find(o.fields.begin(), o.fields.end(), field) == o.fields.end()) o.fields.push_back(field);
+      return;
+    }
+    std::unordered_set<std::string_view>& met = fields_met_[static_cast<size_t>(&o - parts_.optimizers.data())];
+    if (met.empty()) met.insert(o.fields.begin(), o.fields.end());
+    if (met.insert(field).second) o.fields.push_back(field);
+  }
 
   const Checkpoint& checkpoint_;
   Parts parts_;
@@ -298,8 +310,7 @@ class PartFinder {
   std::vector<bool> met_;     // tensors
   std::unordered_map<const Value*, int32_t> optimizers_;
   std::vector<IdNames> names_;   // per optimizer
-  std::unordered_set<std::pair<int32_t, std::string>, PairHash<std::string>> fields_met_;
-  std::unordered_set<std::pair<int32_t, std::string_view>, PairHash<std::string_view>> parameters_met_;
+  std::vector<std::unordered_set<std::string_view>> fields_met_, parameters_met_;   // per optimizer
 };
 
 }  // namespace
