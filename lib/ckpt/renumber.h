@@ -1,0 +1,14 @@
+// Renumber: leaves the tensors that a tree no longer mentions out of the catalog.
+#pragma once
+
+#include <vector>
+
+#include "lib/ckpt/checkpoint.h"
+
+namespace fsdpctl {
+
+// The same checkpoint (source, arena, resolver, facts) with this tree. Tensors keep their order; `numbers`, where given, becomes the new
+// number of each old one, kNoTensor where it is gone.
+Checkpoint with_tree(const Checkpoint& checkpoint, Value tree, std::vector<TensorIndex>* numbers = nullptr);
+
+}  // namespace fsdpctl
