@@ -1,6 +1,14 @@
 // Manifest: what fsdpctl knows of a save, beside the data. `fsdpctl.manifest.json` in a directory,
-// `OUT.fsdpctl.json` beside a single file. Holds keys, dtypes, shapes, CRC-64s, the checkpoint fingerprint, where it came
-// from and what was changed on the way; no absolute path, host or user name. Deterministic text.
+// `OUT.fsdpctl.json` beside a single file. No absolute path, host or user name. Deterministic text, one row per line:
+//
+//   {"fsdpctl_manifest": 1, "format": "dcp", "metadata_file": ".metadata", "metadata_crc64": "<16 hex digits>",
+//    "fingerprint": "...", "source": {"format": "torch", "fingerprint": "..."}, "read_back": true,
+//    "changes": [{"kind": "renamed", "key": "old", "detail": "new"}],
+//    "tensors": [{"key": "model.w", "dtype": "float32", "shape": [2, 3], "crc64": "..."}]}
+//
+// `source` is there where fsdpctl made the checkpoint from another one, `metadata_file` in directories. metadata_crc64 ties the manifest
+// to one save: the CRC-64/XZ of the metadata file (of the file itself where there is only one); beyond 64 MiB of its first
+// and last MiB and its size as 8 little-endian bytes. Names that are no UTF-8 stand in `key_hex`. Unknown members are skipped.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +38,7 @@ struct Change {
 struct Manifest {
   int version = 1;
   std::string format;
-  std::string metadata_file;           // relative; its CRC-64 ties the manifest to this save
+  std::string metadata_file;           // relative; empty for a single file
   uint64_t metadata_crc64 = 0;
   uint64_t fingerprint = 0;
   std::string source_format;           // empty: sealed in place by verify --write-manifest
