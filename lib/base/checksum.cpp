@@ -19,7 +19,7 @@ const unsigned char* data(Bytes bytes) { return reinterpret_cast<const unsigned 
 
 // ISA-L inverts its argument and its result.
 uint64_t crc64(Bytes bytes) { return crc64_ecma_refl(0, data(bytes), bytes.size()); }
-uint64_t crc64_raw(Bytes bytes) { return ~crc64_ecma_refl(~uint64_t{0}, data(bytes), bytes.size()); }
+uint64_t crc64_raw(Bytes bytes, uint64_t previous) { return ~crc64_ecma_refl(~previous, data(bytes), bytes.size()); }
 
 uint64_t crc64_shift(uint64_t raw, uint64_t bytes_after) {
   return bytes_after == 0 || raw == 0 ? raw : crc64_multiply(raw, crc64_power(bytes_after));

@@ -23,7 +23,7 @@ using Bytes = std::span<const std::byte>;
 
 // ---- CRC-64/XZ
 uint64_t crc64(Bytes bytes);                                    // finished
-uint64_t crc64_raw(Bytes bytes);
+uint64_t crc64_raw(Bytes bytes, uint64_t previous = 0);         // goes on from `previous`, raw(A): gives raw(A+B)
 uint64_t crc64_shift(uint64_t raw, uint64_t bytes_after);       // O(log n) multiplications
 uint64_t crc64_finish(uint64_t raw, uint64_t length);
 
