@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Real PyTorch reads what fsdpctl writes.
+
+    real_torch.py conversions|training --fsdpctl BINARY --fixtures DIR
+
+conversions: converts and reshards real checkpoints between all formats that real libraries read, and compares what they see in
+the source with what they see in the output, name by name and byte by byte.
+training: loads fsdpctl's output into FSDP1 and FSDP2 models of several world sizes, compares, takes one more optimizer step and
+compares again.
+
+Exit 77 (a visible skip) without PyTorch or the shared fixtures, whose gen/oracle.py does the reading.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+
+
+def skip(why):
+    print("SKIPPED: " + why)
+    sys.exit(77)
+
+
+class Harness:
+    def __init__(self, options):
+        self.o = options
+        self.seen = {}
+        self.bad = 0
+        self.work = tempfile.mkdtemp(prefix="fsdpctl-torch-")
+
+    def fixture(self, name):
+        return os.path.join(self.o.fixtures, name)
+
+    def fsdpctl(self, *arguments):
+        result = subprocess.run([self.o.fsdpctl, *arguments], capture_output=True, text=True)
+        if result.returncode != 0:
+            raise RuntimeError(f"fsdpctl {' '.join(arguments)} ended with {result.returncode}: {result.stderr}")
+        return result.stdout
+
+    def out(self, name):
+        path = os.path.join(self.work, name)
+        shutil.rmtree(path, ignore_errors=True)
+        if os.path.exists(path):
+            os.remove(path)
+        return path
+
+    def look(self, path):
+        """(tensors, values) as the real libraries load them; sources are looked at once."""
+        import json
+
+        import oracle
+
+        if path not in self.seen:
+            got = json.loads(json.dumps(oracle.describe_path(path)))
+            tensors, values = got["tensors"], got["values"]
+            if got["kind"] == "torch-dir":     # file by file; a checkpoint is their union
+                tensors = {re.sub(r"^.*?\.bin\.", "", k): v for k, v in tensors.items()}
+                values = {re.sub(r"^.*?\.bin\.", "", k): v for k, v in values.items()}
+            self.seen[path] = tensors, values
+        return self.seen[path]
+
+    def check(self, label, action):
+        try:
+            problems = action()
+        except Exception as e:   # one failing case must not hide the others
+            problems = ["".join(traceback.format_exception_only(type(e), e)).strip()[:3000]]
+        print(("ok    " if not problems else "FAIL  ") + label, flush=True)
+        for line in problems[:10]:
+            print("        " + line)
+        self.bad += bool(problems)
+
+    def finish(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+        print(f"{'FAILED' if self.bad else 'passed'}: {self.bad} case(s) differ")
+        return 1 if self.bad else 0
+
+
+def differences(expected, got):
+    lines = [f"missing: {k}" for k in expected if k not in got]
+    lines += [f"unexpected: {k}" for k in got if k not in expected]
+    lines += [f"differs: {k}: {expected[k]} {got[k]}" for k in expected if k in got and expected[k] != got[k]]
+    return lines
+
+
+# ---------------------------------------------------------------- conversions
+
+SOURCES = [
+    "2.13.0/dcp-fsdp2-w3/ckpt", "2.13.0/dcp-fsdp1-w2/ckpt", "2.13.0/dcp-fsdp2-tp-2x2/ckpt", "2.13.0/dcp-flatoptim-w3/ckpt",
+    "2.13.0/dcp-dtypes-w2/ckpt", "2.13.0/dcp-uneven/ckpt", "2.13.0/dcp-zstd-w2/ckpt", "2.9.1/dcp-fsdp2-hsdp-2x2/ckpt",
+    "2.4.1/dcp-fsdp1-w4/ckpt", "2.13.0/dcp-objects-w2/ckpt", "2.13.0/plain/checkpoint.pt", "2.13.0/plain/checkpoint_legacy.pt",
+    "2.13.0/odd-torch/views.pt", "2.13.0/odd-torch/dtypes.pt", "2.13.0/odd-torch/containers.pt", "2.13.0/odd-torch/params.pt",
+    "2.13.0/hf-safetensors/sharded", "2.13.0/hf-safetensors/bin", "2.13.0/hf-safetensors/dtypes/all.safetensors",
+    "2.13.0/hf-dcp-w3/sharded",
+]
+TARGETS = [
+    ("torch", "x.pt", []), ("dcp", "w1", ["--world-size", "1"]), ("dcp", "w3", ["--world-size", "3"]), ("dcp", "w7", ["--world-size", "7"]),
+    ("safetensors", "x.safetensors", []), ("safetensors", "sharded", ["--max-shard-size", "1KB"]), ("hf-dcp", "hf", ["--world-size", "2", "--part", "model"]),
+]
+# What a format cannot carry, and what fsdpctl must therefore refuse (exit 4) for a source.
+REFUSED = {
+    "safetensors": r"odd-torch/(dtypes|views)|dcp-dtypes",      # complex128, bits kinds
+    "hf-dcp": r"odd-torch/|dcp-dtypes|dcp-objects|dcp-uneven",
+    "dcp": r"(?!)",
+}
+
+
+def conversion(h, source, target, name, arguments):
+    def action():
+        out = h.out(name)
+        refused = re.search(REFUSED.get(target, r"(?!)"), source)
+        result = subprocess.run([h.o.fsdpctl, "convert", h.fixture(source), "-o", out, "--to", target, *arguments], capture_output=True, text=True)
+        if result.returncode == 4 and refused:
+            return [] if not os.path.exists(out) else ["refused, but something was written"]
+        if result.returncode != 0:
+            return [f"ended with {result.returncode}: {result.stderr[-1500:]}"]
+        tensors, values = h.look(h.fixture(source))
+        h.seen.pop(out, None)
+        got_tensors, got_values = h.look(out)
+        if target in ("safetensors", "hf-dcp"):
+            # Plain FQNs for a bare model; tensors alone, since nothing else is visible to these libraries.
+            if target == "hf-dcp" or not set(got_tensors) <= set(tensors):
+                tensors = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.") or "optim" not in k}
+            tensors = {k: v for k, v in tensors.items() if k in got_tensors or target != "hf-dcp"}
+            return differences(tensors, got_tensors) if got_tensors else ["nothing in the output"]
+        return differences(tensors, got_tensors) + differences(values, got_values)
+    h.check(f"{source} -> {name}", action)
+
+
+def there_and_back(h, source):
+    def action():
+        far = h.out("far")
+        h.fsdpctl("convert", h.fixture(source), "-o", far, "--to", "safetensors")
+        back = h.out("back.pt")
+        h.fsdpctl("convert", far, "-o", back, "--to", "torch")
+        h.seen.pop(back, None)
+        tensors, values = h.look(h.fixture(source))
+        got_tensors, got_values = h.look(back)
+        return differences(tensors, got_tensors) + differences(values, got_values)
+    h.check(f"{source} -> safetensors -> torch", action)
+
+
+def conversions(h):
+    for source in SOURCES:
+        for target, name, arguments in TARGETS:
+            conversion(h, source, target, name, arguments)
+    for source in ("2.13.0/dcp-fsdp2-w3/ckpt", "2.13.0/plain/checkpoint.pt"):
+        there_and_back(h, source)
+
+
+# ---------------------------------------------------------------- training
+
+RUNS = [   # fixture, reshard to, flavour, world, more options of load-into
+    ("2.13.0/dcp-fsdp2-w4", 3, "fsdp2", 3, []),
+    ("2.13.0/dcp-fsdp2-w3", 5, "fsdp2", 2, []),
+    ("2.13.0/dcp-fsdp1-w2", 3, "fsdp1", 3, []),
+    ("2.13.0/dcp-fsdp1-w4", 1, "fsdp2", 2, []),
+    ("2.9.1/dcp-fsdp2-w2", 4, "fsdp1", 2, []),
+    ("2.13.0/dcp-flatoptim-w3", 2, "fsdp2", 2, ["--flatten-optim"]),
+    ("2.13.0/dcp-fsdp1-flat-w3", 2, "fsdp1", 2, ["--flat-param"]),
+]
+
+
+def load_into(h, path, fixture, flavour, world, more):
+    expected = os.path.join(h.fixture(fixture), "expected.json")
+    result = subprocess.run([sys.executable, "-W", "ignore", os.path.join(h.o.fixtures, "gen/oracle.py"), "load-into", path, "--flavour", flavour,
+                             "--world", str(world), "--expect", expected, *more], capture_output=True, text=True)
+    return [] if result.returncode == 0 else [(result.stdout + result.stderr)[-1500:]]
+
+
+def training(h):
+    for fixture, ranks, flavour, world, more in RUNS:
+        def action():
+            out = h.out("resharded")
+            h.fsdpctl("reshard", h.fixture(fixture + "/ckpt"), "-o", out, "--world-size", str(ranks))
+            return load_into(h, out, fixture, flavour, world, more)
+        h.check(f"{fixture} resharded to {ranks}, trained on by {flavour} on {world} rank(s)", action)
+
+    def old_optimizer():
+        out = h.out("filled")
+        h.fsdpctl("convert", h.fixture("2.4.1/dcp-fsdp2-w2/ckpt"), "-o", out, "--to", "dcp", "--fill-missing")
+        return load_into(h, out, "2.4.1/dcp-fsdp2-w2", "fsdp2", 2, [])
+    h.check("2.4.1 optimizer with --fill-missing, trained on by fsdp2", old_optimizer)
+
+    def from_torch():
+        out = h.out("x.pt")
+        h.fsdpctl("convert", h.fixture("2.13.0/dcp-fsdp2-w3/ckpt"), "-o", out, "--to", "torch")
+        return load_into(h, out, "2.13.0/dcp-fsdp2-w3", "fsdp2", 2, [])
+    h.check("dcp -> torch, trained on by fsdp2", from_torch)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["conversions", "training"])
+    parser.add_argument("--fsdpctl", required=True)
+    parser.add_argument("--fixtures", required=True)
+    options = parser.parse_args()
+    if not os.path.exists(os.path.join(options.fixtures, "gen/oracle.py")):
+        skip("../shared/fixtures is not there")
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        skip("real PyTorch is not installed: scripts/setup.sh torch")
+    options.fsdpctl = os.path.abspath(options.fsdpctl)
+    sys.path.insert(0, os.path.join(options.fixtures, "gen"))
+    harness = Harness(options)
+    {"conversions": conversions, "training": training}[options.what](harness)
+    return harness.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
