@@ -54,6 +54,17 @@ std::string global_name(const Value& v) {
   return v.node<GlobalNode>().module + "." + v.node<GlobalNode>().name;
 }
 
+// The number that a key is; UINT64_MAX for other keys, "00" among them.
+uint64_t decimal(std::string_view key) {
+  if (key.empty() || key.size() > 18 || (key[0] == '0' && key.size() > 1)) return UINT64_MAX;
+  uint64_t number = 0;
+  for (const char c : key) {
+    if (c < '0' || c > '9') return UINT64_MAX;
+    number = number * 10 + static_cast<uint64_t>(c - '0');
+  }
+  return number;
+}
+
 bool as_dims(const Value& value, std::vector<int64_t>& out) {
   if (!value.is(Kind::tuple) && !value.is(Kind::size) && !value.is(Kind::list)) return false;
   out.clear();
@@ -136,15 +147,24 @@ uint32_t TorchObjectHandler::range_number(std::string_view key, const Value& cla
       bytes > static_cast<uint64_t>(INT64_MAX)) {
     throw impossible();
   }
-  if (const auto range = by_key_.find(key); range != by_key_.end()) {
-    const TorchStorage& s = storages_[ranges_[range->second].storage];
-    if (s.dtype != type.dtype || s.bytes != bytes) throw wrong("storage is used with two types or sizes", key);
-    return range->second;
+  if (const TorchStorage* s = find_storage(key)) {
+    if (s->dtype != type.dtype || s->bytes != bytes) throw wrong("storage is used with two types or sizes", key);
+    return s->range;
   }
-  storages_.push_back({checkpoint_.arena->store(key), class_name, type.dtype, bytes});
-  leaf_of(static_cast<uint32_t>(storages_.size() - 1), 0, bytes);
-  by_key_.emplace(storages_.back().key, static_cast<uint32_t>(ranges_.size() - 1));
-  return static_cast<uint32_t>(ranges_.size() - 1);
+  const auto number = static_cast<uint32_t>(storages_.size());
+  const auto range = static_cast<uint32_t>(ranges_.size());
+  storages_.push_back({checkpoint_.arena->store(key), class_name, type.dtype, bytes, range});
+  if (decimal(key) != number) by_key_.emplace(storages_.back().key, number);
+  leaf_of(number, 0, bytes);
+  return range;
+}
+
+// Keys count from 0 in files of torch 1.9 and newer, so that most need no table.
+const TorchStorage* TorchObjectHandler::find_storage(std::string_view key) const {
+  const uint64_t number = decimal(key);
+  if (number < storages_.size() && storages_[number].key == key) return &storages_[number];
+  const auto known = by_key_.find(key);
+  return known == by_key_.end() ? nullptr : &storages_[known->second];
 }
 
 Value TorchObjectHandler::leaf_of(uint32_t storage, uint64_t begin, uint64_t bytes) {

@@ -27,6 +27,7 @@ struct TorchStorage {
   std::string_view class_name;  // "torch.FloatStorage"; ditto
   DType dtype = DType::uint8;   // what its class names; uint8 for UntypedStorage
   uint64_t bytes = 0;           // as the pickle claims: the container compares
+  uint32_t range = 0;           // private to the handler
 };
 
 // Where a storage's bytes are.
@@ -77,6 +78,7 @@ class TorchObjectHandler : public PickleHandler {
   };
 
   uint32_t range_number(std::string_view key, const Value& class_value, const Value& numel);
+  const TorchStorage* find_storage(std::string_view key) const;
   uint32_t part_of_range(uint32_t whole, const Value& view);
   Value leaf_of(uint32_t storage, uint64_t begin, uint64_t bytes);
 
@@ -98,7 +100,7 @@ class TorchObjectHandler : public PickleHandler {
   std::vector<StorageClassName> classes_;                           // of storages; know() answers kFirstClass + row
   std::vector<TorchStorage> storages_;
   std::vector<Range> ranges_;
-  std::unordered_map<std::string_view, uint32_t> by_key_;           // storage key -> its range
+  std::unordered_map<std::string_view, uint32_t> by_key_;           // storages whose key is not their number
   std::unordered_map<std::string_view, uint32_t> views_by_key_;     // legacy views
   std::unordered_multimap<uint64_t, TensorIndex> later_views_;      // of ranges with more than one tensor, by view_hash
   const TensorIndex first_tensor_;

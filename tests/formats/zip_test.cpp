@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "formats/codec/little_endian.h"
+#include "tests/support/temp_dir.h"
 
 namespace fsdpctl {
 namespace {
@@ -129,6 +132,66 @@ TEST(Zip, MemberOf4GiB) {
     EXPECT_EQ(zip_data_offset(std::as_bytes(std::span(local)), entry, end, "x.pt", 0), h.data_offset);
     EXPECT_FALSE(directory.next(entry));
   }
+}
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// What we would write for an archive's members: the bytes of real PyTorch, from its first to its last.
+void expect_our_framing(const ZipRead& read, uint64_t length) {
+  const ZipArchive archive = read_zip(read, length, "x.pt", 0);
+  const auto bytes = [&](uint64_t offset, size_t size) {
+    std::string text(size, '\0');
+    read(offset, std::as_writable_bytes(std::span(text)));
+    return text;
+  };
+  uint64_t at = 0;
+  std::string directory;
+  for (const ZipMember& m : archive.members) {
+    const std::string name = archive.prefix + "/" + m.name;
+    const ZipHeader h = plan_zip_member(at, name.size(), m.size);
+    ASSERT_EQ(h.header_offset, m.header_offset) << name;
+    ASSERT_EQ(h.data_offset, m.data_offset) << name;
+    std::string local, descriptor;
+    write_zip_local(h, name, local);
+    write_zip_descriptor(h, m.crc32, descriptor);
+    EXPECT_EQ(local, bytes(h.header_offset, local.size())) << name;
+    EXPECT_EQ(descriptor, bytes(h.data_offset + h.data_size, descriptor.size())) << name;
+    write_zip_central(h, name, m.crc32, directory);
+    at = h.end_offset;
+  }
+  write_zip_end(at, directory.size(), archive.members.size(), directory);
+  EXPECT_EQ(directory, bytes(at, length - at));
+}
+
+TEST(Zip, FramesLikeRealFiles) {
+  size_t files = 0;
+  for (const char* folder : {"2.13.0/plain", "2.13.0/odd-torch"}) {
+    if (!std::filesystem::exists(test_data(folder))) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(test_data(folder))) {
+      const std::string bytes = file_bytes(entry.path());
+      if (!bytes.starts_with("PK")) continue;
+      SCOPED_TRACE(entry.path());
+      expect_our_framing(reader(bytes), bytes.size());
+      ++files;
+    }
+  }
+  EXPECT_GT(files, 10u);
+}
+
+// {"big": 2^32 + 5 bytes, "after", "empty", "x"} by real PyTorch, without the zeros of the big one.
+TEST(Zip, FramesLikeARealFileOfMoreThan4GiB) {
+  const std::string head = file_bytes(test_data("torch-4gib/head.bin")), tail = file_bytes(test_data("torch-4gib/tail.bin"));
+  const uint64_t tail_offset = head.size() + (1ull << 32) + 5;
+  const ZipRead read = [&](uint64_t offset, std::span<std::byte> out) {
+    for (size_t i = 0; i < out.size(); ++i, ++offset) {
+      const char c = offset < head.size() ? head[offset] : offset < tail_offset ? '\0' : tail.at(offset - tail_offset);
+      out[i] = static_cast<std::byte>(c);
+    }
+  };
+  expect_our_framing(read, tail_offset + tail.size());
 }
 
 TEST(Zip, EveryTruncationIsDamage) {
