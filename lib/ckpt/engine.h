@@ -23,6 +23,9 @@ struct EngineOptions {
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;   // bytes; called from one thread at a time
   bool direct = true;                          // try O_DIRECT
+  // fingerprint() only: receives each tensor with damaged bytes (its sums stay 0) instead of Error(damaged) being
+  // thrown for the first. Called from one thread at a time, in no particular order.
+  std::function<void(TensorIndex, const Error&)> on_damage;
 };
 
 // Per tensor, in catalog order.
@@ -51,8 +54,11 @@ std::vector<TensorSum> fingerprint(const Checkpoint& checkpoint, std::span<const
 void read_tensor(const Checkpoint& checkpoint, TensorIndex t, const EngineOptions& options,
                  const std::function<void(uint64_t offset, std::span<const std::byte>)>& visit);
 
-// Sorted-line fingerprint of a whole checkpoint (architecture, idea 8): CRC-64/XZ of the sorted lines
-// `key TAB dtype TAB [2,3] TAB crc` for tensors and `key TAB json TAB TAB crc` for other leaves.
+// Fingerprint of a whole checkpoint: CRC-64/XZ of these lines, sorted by their bytes, each ended by LF:
+//   key TAB dtype TAB [2,3] TAB crc      a tensor; an alias has a line of its own
+//   key TAB json TAB TAB crc             any other leaf: of its canonical JSON
+//   key TAB storage TAB [24] TAB crc     bytes that an inert object holds (its tensors have lines as above)
+// crc: CRC-64/XZ as 16 hexadecimal digits. Neither placement nor format changes it.
 uint64_t checkpoint_fingerprint(const Checkpoint& checkpoint, const std::vector<TensorSum>& sums);
 
 }  // namespace fsdpctl
