@@ -133,6 +133,7 @@ Cell Fold::global(std::string_view module, std::string_view name) {
   const std::string full = fmt::format("{}.{}", row.module, row.name);
   const auto* at = std::find(kClassNames.begin() + 1, kClassNames.end(), now_name);
   if (at != kClassNames.end()) row.cls = static_cast<Class>(at - kClassNames.begin());
+  if (row.cls == kMetadata) out_.home = names_.text(names_.number(row.module));
   if (row.cls == kTensorProperties) out_.old_homes = row.module.find("._shard") != std::string::npos;
   if (row.python.role == PythonRole::unsafe) throw Error(Exit::unsupported, "unsafe callable in pickle").found_only(full);
   if (row.python.role == PythonRole::foreign && row.cls == kNone) {

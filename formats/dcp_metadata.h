@@ -73,6 +73,7 @@ struct DcpMetadata {
   bool old_homes = false;               // TensorProperties of torch 2.2 and older
   size_t property_fields = 0;           // of TensorProperties: 5, from torch 2.15 on 6
   std::string_view version;             // "1.0.0"; empty when absent
+  std::string_view home;                // module of the class Metadata
   std::vector<std::string_view> unknown_fields;   // of Metadata
 };
 
