@@ -2,7 +2,8 @@
 //
 // Everything goes to OUT.partial-<id>/data (lock and journal beside `data`), is synced, opened again by its own
 // reader, tiled, read back and compared, then renamed; with `force` an existing OUT is exchanged in one step. A killed
-// run leaves the old state or the new one, and a partial that the same arguments continue.
+// run leaves the old state or the new one, and a partial that the same call continues. A single file's manifest gets its
+// name just before the file does.
 #pragma once
 
 #include <string>
@@ -16,25 +17,32 @@ namespace fsdpctl {
 
 struct PublishOptions {
   EngineOptions engine;
-  bool force = false;
+  bool force = false;                  // replace what is there; start a partial again instead of continuing it
   bool read_back = true;
   bool dry_run = false;
-  std::string arguments;               // text that identifies the operation: part of <id>
+  std::string arguments;               // text that identifies the operation: part of the partial's id
   std::vector<Change> changes;         // for the manifest
 };
 
 struct PublishResult {
   std::string path;
-  uint64_t files = 0;
+  std::string manifest;                // its path
+  uint64_t files = 0;                  // manifest not counted
   uint64_t bytes = 0;
-  uint64_t bytes_resumed = 0;
-  uint64_t fingerprint = 0;
-  uint64_t source_fingerprint = 0;
+  uint64_t bytes_resumed = 0;          // of them taken over from an earlier run
+  uint64_t free_bytes = 0;             // on the output's file system, before
+  uint64_t fingerprint = 0;            // of the output; 0 after a dry run
+  uint64_t source_fingerprint = 0;     // of what was taken from the source, before casts
   bool read_back = false;
-  std::vector<Change> changes;         // given ones and the casts that happened
+  std::vector<Change> changes;         // given ones; casts with the number of values that they changed
 };
 
-// Writes `checkpoint` (already selected, renamed, cast) with `format` to `output`.
+// Writes `checkpoint` (already selected, renamed, cast; pieces resolved) with `format` to `output`.
+//
+// A dry run writes nothing and says what would be. Findings: what the format cannot carry (errors of can_carry are thrown, its
+// warnings reported), partials that other commands left. Errors, with nothing under `output` changed: usage (output exists without
+// `force`, or lies in the input), refused (can_carry), failed (I/O, no space, in use by another run, output differs from source,
+// no exchange on this file system), interrupted. After all but `output differs` the same call goes on where it ended.
 PublishResult publish(const Checkpoint& checkpoint, const Format& format, const Target& target,
                       const std::string& output, const PublishOptions& options, FindingSink& sink);
 

@@ -48,7 +48,6 @@ class Marker {
   std::unordered_set<const void*> met_;
 };
 
-// Copies a tree with other tensor numbers. Nodes that were shared stay shared.
 class Renumberer {
  public:
   explicit Renumberer(const std::vector<TensorIndex>& numbers) : numbers_(numbers) {}
@@ -112,6 +111,8 @@ class Renumberer {
 
 }  // namespace
 
+Value renumbered(const Value& value, const std::vector<TensorIndex>& numbers) { return Renumberer(numbers).copy(value); }
+
 Checkpoint with_tree(const Checkpoint& checkpoint, Value tree, std::vector<TensorIndex>* numbers_out) {
   Marker marker(checkpoint.tensors.size());
   marker.mark(tree);
@@ -122,7 +123,7 @@ Checkpoint with_tree(const Checkpoint& checkpoint, Value tree, std::vector<Tenso
   }
 
   Checkpoint out = checkpoint;
-  out.tree = next == numbers.size() ? std::move(tree) : Renumberer(numbers).copy(tree);
+  out.tree = next == numbers.size() ? std::move(tree) : renumbered(tree, numbers);
   out.tensors.clear();
   out.pieces.clear();
   for (TensorIndex t = 0; t < numbers.size(); ++t) {

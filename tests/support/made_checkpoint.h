@@ -23,7 +23,13 @@ class MadeCheckpoint {
   Value tensor(const std::string& key, std::vector<int64_t> shape, const std::vector<MadePiece>& pieces, DType dtype = DType::float32);
   // Cut along `dim` by torch.chunk.
   Value shard(const std::string& key, std::vector<int64_t> shape, int64_t world_size, size_t dim = 0, DType dtype = DType::float32);
+
+  // Writes all pieces into `directory`/made.bin, one after another, makes that the source and finishes the checkpoint. Element i of
+  // tensor t holds the low bytes of made_element(t, i).
+  void store(const std::string& directory);
 };
+
+uint64_t made_element(TensorIndex tensor, uint64_t index);
 
 using MadeEntries = std::vector<std::pair<std::string, Value>>;
 Value dict(const MadeEntries& entries);

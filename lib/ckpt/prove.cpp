@@ -1,0 +1,150 @@
+#include "lib/ckpt/prove.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "lib/base/checksum.h"
+#include "lib/base/value_json.h"
+#include "lib/ckpt/renumber.h"
+#include "lib/ckpt/tiling.h"
+
+namespace fsdpctl {
+namespace {
+
+constexpr std::string_view kDiffers = "output differs from its source", kUnreadable = "output cannot be read by its own reader";
+
+Error differs(std::string_view key, std::string expected, std::string found) {
+  return Error(Exit::failed, std::string(kDiffers)).key(std::string(key)).saw(std::move(expected), std::move(found));
+}
+
+std::string tensor_text(const TensorInfo& info) { return std::string(dtype_name(info.dtype)) + " " + dims_text(info.shape); }
+
+using TensorMap = std::unordered_map<std::string_view, TensorIndex>;
+
+TensorMap all_keys(const Checkpoint& checkpoint) {
+  TensorMap keys;
+  keys.reserve(checkpoint.tensors.size() + checkpoint.aliases.size());
+  for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) keys.emplace(checkpoint.tensors[t].key, t);
+  for (const Alias& alias : checkpoint.aliases) keys.emplace(alias.key, alias.tensor);
+  return keys;
+}
+
+// Keys that a format said it would not carry, with everything below them.
+class Exceptions {
+ public:
+  explicit Exceptions(const std::vector<std::string>& keys) : keys_(keys) { std::sort(keys_.begin(), keys_.end()); }
+  bool covers(std::string_view path) const {
+    for (size_t end = path.size(); end != std::string_view::npos; end = end == 0 ? std::string_view::npos : path.rfind('.', end - 1)) {
+      if (std::binary_search(keys_.begin(), keys_.end(), path.substr(0, end))) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+using ValueList = std::vector<std::pair<std::string, std::string>>;   // path, text that says all of it
+
+// Leaves that are no tensors, sorted. Tensors inside objects get the numbers numbers[index], where given.
+ValueList value_leaves(const Value& tree, const std::vector<TensorIndex>* numbers) {
+  struct Visitor : TreeVisitor {
+    const std::vector<TensorIndex>* numbers = nullptr;
+    ValueList leaves;
+    void leaf(std::string_view path, const Value& value) override {
+      if (value.is(Kind::tensor)) return;
+      leaves.emplace_back(path, value_to_json(numbers == nullptr ? value : renumbered(value, *numbers), JsonForm::canonical));
+    }
+  } visitor;
+  visitor.numbers = numbers;
+  walk_tree(tree, visitor);
+  std::sort(visitor.leaves.begin(), visitor.leaves.end());
+  return std::move(visitor.leaves);
+}
+
+void compare_values(const Checkpoint& written, const Proof& proof, const Exceptions& except) {
+  const ValueList in = value_leaves(written.tree, nullptr), out = value_leaves(proof.reopened.tree, &proof.source);
+  auto a = in.begin();
+  auto b = out.begin();
+  while (a != in.end() || b != out.end()) {
+    if (a != in.end() && b != out.end() && *a == *b) {
+      ++a, ++b;
+      continue;
+    }
+    const bool missing = b == out.end() || (a != in.end() && a->first < b->first);
+    const bool added = a == in.end() || (b != out.end() && b->first < a->first);
+    const std::string& path = added ? b->first : a->first;
+    if (!except.covers(path)) throw differs(path, added ? "no such value" : a->second, missing ? "no such value" : b->second);
+    if (!added) ++a;
+    if (!missing) ++b;
+  }
+}
+
+std::vector<TensorIndex> match_tensors(const Checkpoint& written, const Checkpoint& reopened, const Exceptions& except) {
+  const TensorMap in = all_keys(written), out = all_keys(reopened);
+  std::vector<TensorIndex> source(reopened.tensors.size(), kNoTensor);
+  for (const auto& entry : out) {
+    const TensorInfo& found = reopened.tensors[entry.second];
+    const auto expected = in.find(entry.first);
+    if (expected == in.end()) throw differs(entry.first, "no such tensor", tensor_text(found));
+    const TensorInfo& was = written.tensors[expected->second];
+    if (was.dtype != found.dtype || !equal(was.shape, found.shape)) throw differs(entry.first, tensor_text(was), tensor_text(found));
+    TensorIndex& known = source[entry.second];
+    if (known != kNoTensor && known != expected->second) throw differs(entry.first, "a tensor of its own", "the tensor of another key");
+    known = expected->second;
+  }
+  for (const auto& entry : in) {
+    if (out.count(entry.first) != 0) continue;
+    const TensorInfo& was = written.tensors[entry.second];
+    if (was.role == Role::storage && except.covers(entry.first)) continue;   // went with its object
+    throw differs(entry.first, tensor_text(was), "no such tensor");
+  }
+  return source;
+}
+
+}  // namespace
+
+Proof reopen(const Checkpoint& written, const Format& format, const std::string& path, const std::vector<std::string>& not_carried,
+             int threads) {
+  Proof proof;
+  FindingSink strict;
+  try {
+    proof.reopened = format.open(Source::open(path), strict);
+    check_tiling(proof.reopened, strict);
+    resolve_pieces(proof.reopened, threads, strict);
+  } catch (const Error& e) {
+    if (e.code() == Exit::interrupted || e.code() == Exit::terminated || e.code() == Exit::failed) throw;
+    throw Error(Exit::failed, std::string(kUnreadable)).found_only(e.what());
+  }
+  const Exceptions except(not_carried);
+  proof.source = match_tensors(written, proof.reopened, except);
+  compare_values(written, proof, except);
+  return proof;
+}
+
+bool is_disproof(const Error& error) { return error.finding().what == kDiffers || error.finding().what == kUnreadable; }
+
+std::vector<TensorSum> sums_of_output(const Proof& proof, const std::vector<TensorSum>& sums) {
+  std::vector<TensorSum> out;
+  out.reserve(proof.source.size());
+  for (const TensorIndex t : proof.source) out.push_back(sums[t]);
+  return out;
+}
+
+void read_back(const Proof& proof, const std::vector<TensorSum>& sums, const EngineOptions& options) {
+  const Checkpoint& output = proof.reopened;
+  for (SourceIndex i = 0; i < output.source->file_count(); ++i) output.source->drop_cache(i);
+  const std::vector<TensorSum> found = fingerprint(output, {}, options);
+  for (TensorIndex t = 0; t < found.size(); ++t) {
+    const uint64_t expected = sums[proof.source[t]].crc64;
+    if (found[t].crc64 == expected) continue;
+    const auto pieces = output.pieces_of(t);
+    throw Error(Exit::failed, std::string(kDiffers))
+        .at(pieces.empty() ? std::string() : output.source->file(pieces.front().source).name)
+        .key(std::string(output.tensors[t].key))
+        .saw("crc64 " + hex64(expected), "crc64 " + hex64(found[t].crc64))
+        .try_("run again; if it happens again, the disk or its driver loses data");
+  }
+}
+
+}  // namespace fsdpctl
