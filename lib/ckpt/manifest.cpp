@@ -85,25 +85,25 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
   bool string(string_t& text) override {
-    if (depth_ == 1) top_string(text);
-    else if (depth_ == 2 && section_ == "source") source_string(text);
-    else if (depth_ == 3 && section_ == "tensors" && !manifest.tensors.empty()) tensor_string(manifest.tensors.back(), text);
-    else if (depth_ == 3 && section_ == "changes" && !manifest.changes.empty()) change_string(manifest.changes.back(), text);
+    if (open_ == "{") top_string(text);
+    else if (open_ == "{{" && section_ == "source") source_string(text);
+    else if (open_ == kRow && section_ == "tensors") tensor_string(manifest.tensors.back(), text);
+    else if (open_ == kRow && section_ == "changes") change_string(manifest.changes.back(), text);
     return true;
   }
   bool key(string_t& text) override {
-    (depth_ == 1 ? section_ : key_) = text;
+    (open_.size() == 1 ? section_ : key_) = text;
     return true;
   }
   bool start_object(std::size_t) override {
-    if (depth_ == 2 && section_ == "tensors") manifest.tensors.emplace_back();
-    if (depth_ == 2 && section_ == "changes") manifest.changes.emplace_back();
-    ++depth_;
+    open_ += '{';
+    if (open_ == kRow && section_ == "tensors") manifest.tensors.emplace_back();
+    if (open_ == kRow && section_ == "changes") manifest.changes.emplace_back();
     return true;
   }
   bool end_object() override { return close(); }
   bool start_array(std::size_t) override {
-    ++depth_;
+    open_ += '[';
     return true;
   }
   bool end_array() override { return close(); }
@@ -114,16 +114,16 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   bool close() {
-    --depth_;
+    open_.pop_back();
     return true;
   }
-  bool at_top(std::string_view name) const { return depth_ == 1 && section_ == name; }
+  bool at_top(std::string_view name) const { return open_ == "{" && section_ == name; }
 
   bool number(int64_t value) {
     if (at_top("fsdpctl_manifest")) {
       manifest.version = value == 1 ? 1 : -1;
       has_version = true;
-    } else if (depth_ == 4 && section_ == "tensors" && key_ == "shape" && !manifest.tensors.empty()) {
+    } else if (open_ == "{[{[" && section_ == "tensors" && key_ == "shape") {
       manifest.tensors.back().shape.push_back(value);
     }
     return true;
@@ -153,8 +153,9 @@ class Reader : public nlohmann::json_sax<nlohmann::json> {
     else if (key_ == "detail_hex") change.detail = from_hex(text);
   }
 
-  int depth_ = 0;
-  std::string section_, key_;
+  static constexpr std::string_view kRow = "{[{";   // the document, a list, one row
+  std::string open_;                                // brackets that are open
+  std::string section_, key_;                       // members: of the document, of what is below it
 };
 
 // The file whose sum ties a manifest to the checkpoint.
