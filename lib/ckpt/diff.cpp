@@ -188,7 +188,7 @@ std::string_view difference_name(Difference::Kind kind) {
 }
 
 DiffReport diff(const Checkpoint& a, const Checkpoint& b, const DiffOptions& options, FindingSink& sink) {
-  if (options.name_glob.empty() && !options.structure_only && same_recorded_fingerprint(a, b, sink)) {
+  if (options.trust_manifests && options.name_glob.empty() && !options.structure_only && same_recorded_fingerprint(a, b, sink)) {
     DiffReport report;
     report.by_fingerprint = true;
     report.compared_tensors = a.tensors.size();

@@ -28,6 +28,9 @@ struct Capabilities {
   bool writes = false;
   bool world_size = false;   // a world size means something: reshard can keep this format
   bool single_file = false;  // output is one file
+  bool shard_size = false;   // Target::max_shard_bytes means something
+  // Endings of a single output file's name, with the dot. A name that ends so never is a directory of this format.
+  std::vector<std::string_view> endings = {};
 };
 
 // What the output shall be.

@@ -1,0 +1,24 @@
+#include "tools/suggest.h"
+
+#include <gtest/gtest.h>
+
+namespace fsdpctl {
+namespace {
+
+const std::vector<std::string> kCommands = {"inspect", "verify", "diff", "reshard", "convert", "generate"};
+
+TEST(Suggest, FindsTheNameThatWasMeant) {
+  EXPECT_EQ(nearest_name("inspct", kCommands), "inspect");
+  EXPECT_EQ(nearest_name("verfiy", kCommands), "verify");  // two neighbours swapped
+  EXPECT_EQ(nearest_name("re-shard", kCommands), "reshard");
+  EXPECT_EQ(nearest_name("convrt", kCommands), "convert");
+}
+
+TEST(Suggest, IsSilentWhereNothingIsNear) {
+  EXPECT_EQ(nearest_name("merge", kCommands), "");
+  EXPECT_EQ(nearest_name("", kCommands), "");
+  EXPECT_EQ(nearest_name(std::string(100'000, 'x'), kCommands), "");
+}
+
+}  // namespace
+}  // namespace fsdpctl

@@ -1,0 +1,12 @@
+#include "tools/command.h"
+
+namespace fsdpctl {
+
+// In the order of help.
+const std::vector<Command>& all_commands() {
+  static const std::vector<Command> commands = {inspect_command(), verify_command(),  diff_command(),
+                                                reshard_command(), convert_command(), generate_command()};
+  return commands;
+}
+
+}  // namespace fsdpctl

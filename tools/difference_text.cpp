@@ -1,0 +1,59 @@
+#include "tools/difference_text.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/box.h"
+#include "tools/size_text.h"
+#include "tools/table.h"
+
+namespace fsdpctl {
+namespace {
+
+std::string values_text(const Difference& d) {
+  return fmt::format("{} of {} elements differ, max abs {:.6g}, max rel {:.6g}, first at {}", count_text(d.different),
+                     count_text(d.elements), d.max_abs, d.max_rel, dims_text(d.first_index));
+}
+
+std::string detail(const Difference& d) {
+  switch (d.kind) {
+    case Difference::Kind::missing:
+      return d.a + ", only in the first";
+    case Difference::Kind::added:
+      return d.b + ", only in the second";
+    case Difference::Kind::values:
+      return values_text(d);
+    case Difference::Kind::dtype:
+      return d.a + " -> " + d.b + (d.elements > 0 ? ": " + values_text(d) : "");
+    default:
+      return d.a + " -> " + d.b;
+  }
+}
+
+Json fields(const Difference& d) {
+  Json object = {{"kind", difference_name(d.kind)}, {"key", d.key}, {"a", d.a}, {"b", d.b}};
+  if (d.elements > 0) {
+    object["different"] = d.different;
+    object["elements"] = d.elements;
+    object["max_abs"] = d.max_abs;
+    object["max_rel"] = d.max_rel;
+    object["first_index"] = d.first_index;
+  }
+  return object;
+}
+
+}  // namespace
+
+void print_differences(const std::vector<Difference>& differences, Printer& printer) {
+  if (printer.json()) {
+    for (const Difference& d : differences) printer.record("difference", fields(d));
+    return;
+  }
+  if (differences.empty()) return;
+  Table table({"kind", "name", "difference"});
+  for (const Difference& d : differences) table.add({std::string(difference_name(d.kind)), d.key, detail(d)});
+  table.print(printer, 2);
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,244 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/checksum.h"
+#include "tools/inspect_command.h"
+#include "tools/size_text.h"
+
+namespace fsdpctl {
+namespace {
+
+std::string plural(uint64_t n, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count_text(n), n == 1 ? one : many);
+}
+
+std::string listed(const std::vector<std::string_view>& names, size_t most) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < most; ++i) text += (text.empty() ? "" : " ") + std::string(names[i]);
+  if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
+  return text;
+}
+
+uint64_t error_count(const std::vector<Finding>& findings) {
+  return static_cast<uint64_t>(
+      std::count_if(findings.begin(), findings.end(), [](const Finding& f) { return f.severity == Severity::error; }));
+}
+
+std::string headline(const Inspected& inspected, const Printer& printer) {
+  const Checkpoint& checkpoint = inspected.opened.checkpoint;
+  const uint64_t errors = error_count(inspected.findings);
+  const std::string verdict =
+      errors == 0 ? printer.paint(Style::good, "whole by its metadata")
+                  : printer.paint(Style::bad, "damaged or incomplete") + ": " + plural(errors, "problem", "problems");
+  uint64_t tensors = 0, bytes = 0;
+  for (const PartTotal& part : inspected.overview.parts) tensors += part.tensors, bytes += part.bytes;
+  const std::string ranks = checkpoint.world_size > 1 ? fmt::format(" of {} ranks", checkpoint.world_size) : "";
+  return fmt::format("{}: {} checkpoint{}, {}, {}, {}", printer.paint(Style::strong, visible(inspected.path)),
+                     checkpoint.format, ranks, plural(tensors, "tensor", "tensors"), size_text(bytes), verdict);
+}
+
+std::string part_text(const PartTotal& part) {
+  std::string text = fmt::format("{}, {}, {}", plural(part.tensors, "tensor", "tensors"),
+                                 plural(part.elements, "element", "elements"), size_text(part.bytes));
+  if (part.dtypes.size() == 1) return text + fmt::format(", all {}", dtype_name(part.dtypes[0].dtype));
+  std::string dtypes;
+  for (const DTypeTotal& d : part.dtypes) {
+    dtypes += fmt::format("{}{} {} ({})", dtypes.empty() ? "" : ", ", dtype_name(d.dtype), size_text(d.bytes),
+                          count_text(d.tensors));
+  }
+  return dtypes.empty() ? text : text + ": " + dtypes;
+}
+
+std::string step_text(const StepRange& step) {
+  std::string text = step.lowest == step.highest ? fmt::format("step {}", step.lowest)
+                                                 : fmt::format("step {} to {}", step.lowest, step.highest);
+  if (step.read < step.total) text += fmt::format(" (of {} in {})", count_text(step.read), count_text(step.total));
+  return text;
+}
+
+std::string optimizer_text(const OptimizerOverview& optimizer) {
+  const OptimizerInfo& info = *optimizer.info;
+  std::string text = info.class_guess.empty() ? "of unknown class" : "like " + info.class_guess;
+  if (!info.path.empty()) text += fmt::format(" at {}", info.path);
+  text += fmt::format(", {}, {} with state", plural(info.groups.size(), "group", "groups"),
+                      plural(info.parameters.size(), "parameter", "parameters"));
+  if (info.integer_ids && !info.named) text += " (ids, no names recorded)";
+  if (!info.fields.empty()) text += ": " + listed(info.fields, 8);
+  if (optimizer.step) text += ", " + step_text(*optimizer.step);
+  return text;
+}
+
+std::string state_text(const StateEntry& entry) {
+  if (entry.summary.empty()) return fmt::format("{}, {}", entry.path, plural(entry.leaves, "value", "values"));
+  return entry.path + ": " + entry.summary;
+}
+
+class Rows {
+ public:
+  explicit Rows(Printer& printer) : printer_(printer) {}
+  void add(std::string_view label, std::string_view text) {
+    printer_.text(fmt::format("  {}{}", printer_.paint(Style::faint, fmt::format("{:<12}", label)), visible(text)));
+  }
+
+ private:
+  Printer& printer_;
+};
+
+// Counters share a line; so does what no rule recognises, by its count.
+void print_state(const std::vector<StateEntry>& state, Rows& rows) {
+  std::string counters;
+  std::vector<const StateEntry*> others;
+  for (const StateEntry& entry : state) {
+    switch (entry.kind) {
+      case StateKind::scaler:
+        rows.add("scaler", state_text(entry));
+        break;
+      case StateKind::scheduler:
+        rows.add("scheduler", state_text(entry));
+        break;
+      case StateKind::rng:
+        rows.add("rng", state_text(entry));
+        break;
+      case StateKind::counter:
+        counters += fmt::format("{}{} {}", counters.empty() ? "" : ", ", entry.path, entry.summary);
+        break;
+      case StateKind::other:
+        others.push_back(&entry);
+        break;
+    }
+  }
+  if (!counters.empty()) rows.add("counters", counters);
+  std::string names;
+  for (size_t i = 0; i < others.size() && i < 6; ++i) names += (i ? ", " : "") + others[i]->path;
+  if (others.size() > 6) names += fmt::format(" and {} more", others.size() - 6);
+  if (!others.empty()) rows.add("other", names + " (--extra shows it)");
+}
+
+void print_text(const Inspected& inspected, Printer& printer) {
+  const Checkpoint& checkpoint = inspected.opened.checkpoint;
+  const Overview& overview = inspected.overview;
+  printer.text(headline(inspected, printer));
+  Rows rows(printer);
+  if (!inspected.opened.chosen.empty()) rows.add("chosen", inspected.opened.chosen + ", the newest complete step");
+  for (const std::string& passed : inspected.opened.passed_over) rows.add("passed over", passed);
+  rows.add("format", checkpoint.format + ": " + inspected.opened.match.reason +
+                         (checkpoint.format_detail.empty() ? "" : "; " + checkpoint.format_detail));
+  rows.add("files", fmt::format("{}, {}", plural(checkpoint.data_files.size(), "file", "files"),
+                                size_text(overview.file_bytes)));
+  rows.add("world size", fmt::format("{}{}", checkpoint.world_size,
+                                     checkpoint.world_size_inferred ? ", inferred from the highest rank" : ""));
+  std::string placements;
+  for (const auto& placement : overview.placements) {
+    placements += fmt::format("{}{} {}", placements.empty() ? "" : ", ", placement.first, count_text(placement.second));
+  }
+  if (!placements.empty()) rows.add("placement", placements);
+  for (const auto& fact : checkpoint.facts) rows.add(fact.first, fact.second);
+  for (const Part part : {Part::model, Part::optimizer, Part::extra}) {
+    const PartTotal& total = overview.parts[static_cast<int>(part)];
+    if (total.tensors > 0 || part == Part::model)
+      rows.add(part == Part::extra ? "extra" : part_name(part), part_text(total));
+    if (part != Part::optimizer) continue;
+    for (const OptimizerOverview& optimizer : overview.optimizers) rows.add("", optimizer_text(optimizer));
+  }
+  if (overview.aliases > 0)
+    rows.add("aliases", plural(overview.aliases, "name shares", "names share") + " another tensor's bytes");
+  print_state(overview.state, rows);
+  rows.add("manifest", overview.manifest ? "fingerprint " + hex64(overview.manifest->fingerprint)
+                                         : "none: checksums are not recorded");
+  if (inspected.fingerprint) rows.add("fingerprint", hex64(*inspected.fingerprint));
+}
+
+Json part_json(const PartTotal& total) {
+  Json dtypes = Json::object();
+  for (const DTypeTotal& d : total.dtypes)
+    dtypes[std::string(dtype_name(d.dtype))] = {{"tensors", d.tensors}, {"bytes", d.bytes}};
+  return {
+      {"tensors", total.tensors}, {"elements", total.elements}, {"bytes", total.bytes}, {"dtypes", std::move(dtypes)}};
+}
+
+Json optimizer_json(const OptimizerOverview& optimizer) {
+  const OptimizerInfo& info = *optimizer.info;
+  Json object = {{"path", info.path},
+                 {"class_guess", info.class_guess},
+                 {"flattened", info.flattened},
+                 {"integer_ids", info.integer_ids},
+                 {"named", info.named},
+                 {"groups", info.groups.size()},
+                 {"parameters", info.parameters.size()},
+                 {"fields", info.fields}};
+  if (optimizer.step) {
+    object["step"] = {{"lowest", optimizer.step->lowest},
+                      {"highest", optimizer.step->highest},
+                      {"read", optimizer.step->read},
+                      {"total", optimizer.step->total}};
+  }
+  return object;
+}
+
+std::string_view state_name(StateKind kind) {
+  switch (kind) {
+    case StateKind::scaler:
+      return "scaler";
+    case StateKind::scheduler:
+      return "scheduler";
+    case StateKind::rng:
+      return "rng";
+    case StateKind::counter:
+      return "counter";
+    case StateKind::other:
+      return "other";
+  }
+  return "other";
+}
+
+Json overview_json(const Inspected& inspected) {
+  const Checkpoint& checkpoint = inspected.opened.checkpoint;
+  const Overview& overview = inspected.overview;
+  Json parts = Json::object(), placements = Json::object(), facts = Json::object(), optimizers = Json::array(),
+       state = Json::array();
+  for (const Part part : {Part::model, Part::optimizer, Part::extra}) {
+    parts[std::string(part_name(part))] = part_json(overview.parts[static_cast<int>(part)]);
+  }
+  for (const auto& placement : overview.placements) placements[placement.first] = placement.second;
+  for (const auto& fact : checkpoint.facts) facts[fact.first] = fact.second;
+  for (const OptimizerOverview& optimizer : overview.optimizers) optimizers.push_back(optimizer_json(optimizer));
+  for (const StateEntry& entry : overview.state) {
+    state.push_back(
+        {{"kind", state_name(entry.kind)}, {"path", entry.path}, {"summary", entry.summary}, {"leaves", entry.leaves}});
+  }
+  Json fields = {{"path", inspected.path},
+                 {"whole", error_count(inspected.findings) == 0},
+                 {"format", checkpoint.format},
+                 {"format_detail", checkpoint.format_detail},
+                 {"matched", inspected.opened.match.reason},
+                 {"chosen", inspected.opened.chosen},
+                 {"passed_over", inspected.opened.passed_over},
+                 {"files", checkpoint.data_files},
+                 {"file_bytes", overview.file_bytes},
+                 {"world_size", checkpoint.world_size},
+                 {"world_size_inferred", checkpoint.world_size_inferred},
+                 {"pieces", checkpoint.pieces.size()},
+                 {"placements", std::move(placements)},
+                 {"facts", std::move(facts)},
+                 {"parts", std::move(parts)},
+                 {"aliases", overview.aliases},
+                 {"optimizers", std::move(optimizers)},
+                 {"state", std::move(state)}};
+  if (overview.manifest) fields["manifest_fingerprint"] = hex64(overview.manifest->fingerprint);
+  if (inspected.fingerprint) fields["fingerprint"] = hex64(*inspected.fingerprint);
+  return fields;
+}
+
+}  // namespace
+
+void print_overview(const Inspected& inspected, Printer& printer) {
+  if (printer.json()) {
+    printer.record("checkpoint", overview_json(inspected));
+  } else {
+    print_text(inspected, printer);
+  }
+}
+
+}  // namespace fsdpctl

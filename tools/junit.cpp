@@ -1,0 +1,87 @@
+#include "tools/junit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/printer.h"
+
+namespace fsdpctl {
+namespace {
+
+// XML 1.0 has no way to write most control characters, so they are made visible; bytes that are no UTF-8 become '?'.
+std::string escaped(std::string_view text) {
+  const std::string shown = visible(text);
+  std::string xml;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const unsigned char c = static_cast<unsigned char>(shown[i]);
+    const size_t length = c < 0x80 ? 1 : c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 0;
+    bool valid = length > 0 && c < 0xf5 && i + length <= shown.size();
+    for (size_t k = 1; valid && k < length; ++k) valid = (static_cast<unsigned char>(shown[i + k]) & 0xc0) == 0x80;
+    // Surrogates (ED A0..BF) are no characters of XML.
+    if (valid && c == 0xed && static_cast<unsigned char>(shown[i + 1]) >= 0xa0) valid = false;
+    if (!valid) {
+      xml += '?';
+      continue;
+    }
+    switch (c) {
+      case '&':
+        xml += "&amp;";
+        break;
+      case '<':
+        xml += "&lt;";
+        break;
+      case '>':
+        xml += "&gt;";
+        break;
+      case '"':
+        xml += "&quot;";
+        break;
+      default:
+        xml += shown.substr(i, length);
+    }
+    i += length - 1;
+  }
+  return xml;
+}
+
+std::string finding_line(const Finding& finding) {
+  std::string line = finding.what;
+  const std::string where = finding.where.text(), saw = finding.saw_text();
+  if (!where.empty()) line += "; where: " + where;
+  if (!saw.empty()) line += "; saw: " + saw;
+  if (!finding.hint.empty()) line += "; try: " + finding.hint;
+  return line;
+}
+
+std::string lines(const VerifyReport& report, bool errors) {
+  std::string text;
+  for (const Finding& finding : report.findings) {
+    if ((finding.severity == Severity::error) == errors) text += escaped(finding_line(finding)) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string junit_text(const std::vector<VerifyReport>& reports) {
+  const auto failures =
+      std::count_if(reports.begin(), reports.end(), [](const VerifyReport& r) { return r.has_errors(); });
+  std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+  text += fmt::format("<testsuite name=\"fsdpctl verify\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"0\">\n",
+                      reports.size(), failures);
+  for (const VerifyReport& report : reports) {
+    text += fmt::format("  <testcase classname=\"fsdpctl.verify\" name=\"{}\">\n", escaped(report.path));
+    const auto first = std::find_if(report.findings.begin(), report.findings.end(),
+                                    [](const Finding& f) { return f.severity == Severity::error; });
+    if (first != report.findings.end()) {
+      text += fmt::format("    <failure message=\"{}\">{}</failure>\n", escaped(first->what), lines(report, true));
+    }
+    const std::string others = lines(report, false);
+    if (!others.empty()) text += fmt::format("    <system-out>{}</system-out>\n", others);
+    text += "  </testcase>\n";
+  }
+  return text + "</testsuite>\n";
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,189 @@
+#include "tools/output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/checksum.h"
+#include "lib/base/file.h"
+#include "tools/command_line.h"
+#include "tools/engine_session.h"
+#include "tools/size_text.h"
+
+namespace fsdpctl {
+namespace {
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+bool has_ending(const std::string& path, const std::vector<std::string_view>& endings) {
+  return std::any_of(endings.begin(), endings.end(),
+                     [&](std::string_view ending) { return path.size() > ending.size() && path.ends_with(ending); });
+}
+
+bool writes_one_file(const Format& format, const std::string& path) {
+  const Capabilities can = format.capabilities();
+  return can.single_file || has_ending(path, can.endings);
+}
+
+// The real path of something that may not exist yet: its directory's, and its own name.
+std::string future_path(const std::string& path) {
+  if (stat_path(path).kind != FileKind::absent) return real_path(path);
+  return join_path(real_path(parent_path(path)), base_name(path));
+}
+
+bool lies_in(const std::string& path, const std::string& directory) {
+  return path.size() > directory.size() && path.starts_with(directory) && path[directory.size()] == '/';
+}
+
+void check_apart(const std::string& output, const std::string& input) {
+  if (stat_path(input).kind == FileKind::absent) return;  // opening it will say so
+  const std::string out = future_path(output), in = real_path(input);
+  if (out == in) throw Error(Exit::usage, "output is the input").at(output);
+  if (lies_in(out, in)) throw Error(Exit::usage, "output lies inside the input").at(output);
+  if (lies_in(in, out)) throw Error(Exit::usage, "input lies inside the output").at(output).found_only(input);
+}
+
+void check_ending(const OutputOptions& options, const Format& format, const FormatList& formats) {
+  const std::string name = without_slashes(options.path);
+  if (has_ending(name, format.capabilities().endings)) {
+    if (options.path.ends_with('/')) throw Error(Exit::usage, "output is one file, not a directory").at(options.path);
+    return;
+  }
+  for (const auto& other : formats) {
+    if (!has_ending(name, other->capabilities().endings)) continue;
+    throw Error(Exit::usage, "output's name belongs to another format")
+        .at(options.path)
+        .saw(fmt::format("a name for {}", format.name()), fmt::format("one that ends as {} files do", other->name()))
+        .try_(fmt::format("--to {}", other->name()));
+  }
+  if (format.capabilities().single_file && options.path.ends_with('/')) {
+    throw Error(Exit::usage, "output is one file, not a directory").at(options.path);
+  }
+}
+
+Target make_target(const Job& job, const std::string& output, const TargetPlacement& placement) {
+  Target target;
+  target.placement = &placement;
+  target.file_name = base_name(output);
+  target.directory = !writes_one_file(*job.format, output);
+  if (job.max_shard_bytes > 0) target.max_shard_bytes = job.max_shard_bytes;
+  return target;
+}
+
+// All that cannot be carried is listed, then the run is refused with one error that says how to go on.
+void check_carried(const Job& job, const Target& target, Printer& printer) {
+  FindingSink sink(false);
+  job.format->can_carry(*job.checkpoint, target, sink);
+  std::vector<Finding> errors;
+  std::copy_if(sink.all().begin(), sink.all().end(), std::back_inserter(errors),
+               [](const Finding& f) { return f.severity == Severity::error; });
+  if (errors.empty()) {
+    printer.remarks(sink.all());
+    return;
+  }
+  if (errors.size() == 1) throw Error(errors[0]);
+  printer.remarks(errors);
+  throw Error(Exit::refused, "format cannot carry all of the checkpoint")
+      .found_only(fmt::format("{} things that {} cannot hold", count_text(errors.size()), job.format->name()))
+      .try_(errors[0].hint);
+}
+
+void print_changes(const std::vector<Change>& changes, Printer& printer) {
+  size_t shown = 0;
+  for (const Change& change : changes) {
+    printer.record("change", {{"kind", change.kind}, {"key", change.key}, {"detail", change.detail}});
+    if (printer.json() || shown == Printer::kMostFindings) continue;
+    ++shown;
+    printer.text(fmt::format("  {:<12}{}{}", change.kind, visible(change.key),
+                             change.detail.empty() ? "" : ": " + visible(change.detail)));
+  }
+  if (!printer.json() && changes.size() > shown) {
+    printer.text(
+        fmt::format("  ... and {} more; --json and the manifest list all", count_text(changes.size() - shown)));
+  }
+}
+
+void print_result(const Job& job, const OutputOptions& options, const PublishResult& result, Printer& printer) {
+  const bool ranks = job.format->capabilities().world_size;
+  std::string what =
+      fmt::format("{}{}, {} {}, {}", job.format->name(), ranks ? fmt::format(" of {} ranks", job.world_size) : "",
+                  count_text(result.files), result.files == 1 ? "file" : "files", size_text(result.bytes));
+  if (options.dry_run) {
+    what = printer.paint(Style::attention, "would be written") + ": " + what + "; nothing was written";
+  } else {
+    what = printer.paint(Style::good, "written") + ": " + what +
+           (result.read_back ? ", read back and equal to the source" : ", not read back");
+  }
+  printer.text(fmt::format("{}: {}", printer.paint(Style::strong, visible(options.path)), what));
+  if (result.bytes_resumed > 0) {
+    printer.text(
+        fmt::format("  {:<12}{} were there from an interrupted run", "resumed", size_text(result.bytes_resumed)));
+  }
+  print_changes(result.changes, printer);
+  printer.record("summary", {{"schema_version", 1},
+                             {"output", options.path},
+                             {"format", job.format->name()},
+                             {"world_size", job.world_size},
+                             {"dry_run", options.dry_run},
+                             {"files", result.files},
+                             {"bytes", result.bytes},
+                             {"bytes_resumed", result.bytes_resumed},
+                             {"read_back", result.read_back},
+                             {"fingerprint", hex64(result.fingerprint)},
+                             {"source_fingerprint", hex64(result.source_fingerprint)},
+                             {"changes", result.changes.size()}});
+}
+
+}  // namespace
+
+void add_output_flags(CLI::App& app, OutputOptions& options) {
+  app.add_option("-o,--output", options.path, "where to write; must not exist")->type_name("OUT")->required();
+  app.add_flag("--force", options.force, "replace an existing OUT, in one step and only when the new one is proven");
+  app.add_flag("--dry-run", options.dry_run, "say what would be written, and write nothing");
+  app.add_flag("--no-read-back", options.no_read_back, "do not read the output back to compare it with the source");
+  app.add_flag("--follow-links", options.follow_links, "follow symbolic links that lead out of the checkpoint");
+}
+
+void check_output(const OutputOptions& options, const std::string& input, const Format& format,
+                  const FormatList& formats) {
+  const std::string output = without_slashes(options.path);
+  if (output.empty() || output == "." || output == ".." || output == "/") {
+    throw Error(Exit::usage, "output needs a name").key("--output").found_only("'" + options.path + "'");
+  }
+  check_ending(options, format, formats);
+  const std::string parent = parent_path(output);
+  if (stat_path(parent).kind != FileKind::directory) {
+    throw Error(Exit::failed, "output's directory does not exist").at(parent).try_("mkdir -p " + shell_quoted(parent));
+  }
+  check_apart(output, input);
+}
+
+Exit write_output(const Job& job, const OutputOptions& options, const Context& context) {
+  const std::string output = without_slashes(options.path);
+  const TargetPlacement placement = place(*job.checkpoint, job.world_size);
+  const Target target = make_target(job, output, placement);
+  check_carried(job, target, context.printer);
+  FindingSink sink;
+  PublishResult result;
+  {
+    EngineSession session(context.printer, job.verb);
+    PublishOptions how;
+    how.engine = session.options();
+    how.force = options.force;
+    how.read_back = !options.no_read_back;
+    how.dry_run = options.dry_run;
+    how.arguments =
+        fmt::format("{} {} {} {}", job.arguments, job.format->name(), job.world_size, target.max_shard_bytes);
+    how.changes = job.changes;
+    result = publish(*job.checkpoint, *job.format, target, output, how, sink);
+  }
+  context.printer.remarks(sink.all());
+  print_result(job, options, result, context.printer);
+  return Exit::ok;
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,93 @@
+// Printer: the only code that knows terminals, colour, JSON Lines and the progress line.
+//
+// stdout carries the answer and nothing else: text for people, or with --json one object per line, each with a
+// `message_type` (docs/json.md). stderr carries warnings, errors and progress. In JSON mode text() prints nothing, in
+// text mode record() prints nothing, so a command says both and the mode picks.
+//
+// Names come from files that anyone may have made: control characters in text are shown as \xNN, so that no
+// name can move the cursor or fake a line. Not thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/finding.h"
+#include "tools/environment.h"
+#include "tools/text_sink.h"
+
+namespace fsdpctl {
+
+using Json = nlohmann::ordered_json;
+
+enum class Style : uint8_t { plain, strong, good, bad, attention, faint };
+
+class Printer {
+ public:
+  static constexpr size_t kMostFindings = 20;  // in text; JSON has all
+
+  Printer(TextSink& out, TextSink& err, const Globals& globals);
+
+  bool json() const { return globals_.json; }
+  bool closed() const { return out_.closed(); }  // nobody reads stdout any more: stop listing
+  const Globals& globals() const { return globals_; }
+
+  // ---- stdout
+  void text(std::string_view line);  // adds the newline
+  void record(std::string_view message_type, Json fields);
+  std::string paint(Style style, std::string_view text) const;  // for text()
+  // Findings as part of the answer (verify): all of them in JSON, the first kMostFindings in text.
+  void findings(const std::vector<Finding>& findings, std::string_view checkpoint);
+
+  // ---- stderr
+  // Warnings beside the answer; in JSON mode they are `finding` records on stdout. -q drops all but errors.
+  void remark(const Finding& finding);
+  void remarks(const std::vector<Finding>& findings);  // the first kMostFindings in text
+  void error(const Error& error);                      // in JSON an `error` record
+  void detail(int level, std::string_view line);       // shown with -v (level 1) or -vv (2)
+  void raw_out(std::string_view text);                 // help, version, generated files: as it is, in either mode
+  void flush();
+
+ private:
+  friend class Progress;
+  std::string finding_text(const Finding& finding, std::string_view program, bool colour) const;
+  bool colour(const TextSink& sink) const;
+
+  TextSink& out_;
+  TextSink& err_;
+  Globals globals_;
+};
+
+// A line on stderr while bytes move: at most ten times a second on a terminal, erased at the end; with
+// --progress=always elsewhere a plain line every ten seconds (`status` records in JSON mode).
+class Progress {
+ public:
+  Progress(Printer& printer, std::string label);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  void update(uint64_t done, uint64_t total);  // bytes
+  std::function<void(uint64_t, uint64_t)> callback() {
+    return [this](uint64_t done, uint64_t total) { update(done, total); };
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string line(uint64_t done, uint64_t total, double seconds) const;
+
+  Printer& printer_;
+  std::string label_;
+  bool live_, plain_;
+  bool drawn_ = false;
+  Clock::time_point begin_ = Clock::now(), last_;
+};
+
+// "a\x1bb" for control characters; everything else as it is.
+std::string visible(std::string_view text);
+// The fields of a finding, as in every JSON record that has one.
+Json finding_fields(const Finding& finding);
+
+}  // namespace fsdpctl

@@ -1,0 +1,214 @@
+#include "tools/verify_command.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/checksum.h"
+#include "lib/base/file.h"
+#include "lib/ckpt/lock.h"
+#include "tools/command_line.h"
+#include "tools/difference_text.h"
+#include "tools/engine_session.h"
+#include "tools/junit.h"
+
+namespace fsdpctl {
+namespace {
+
+constexpr uint64_t kMostLockBytes = 1ull << 30;
+
+// A report of what happened, not a checkpoint: replaced like any other log.
+void replace_file(const std::string& path, const std::string& text) {
+  const std::string partial = path + ".partial";
+  remove_tree(partial);
+  write_new_file(partial, text);
+  if (stat_path(path).kind == FileKind::absent) {
+    rename_new(partial, path);
+    return;
+  }
+  if (!exchange(partial, path)) {
+    remove_tree(partial);
+    throw Error(Exit::failed, "file system cannot replace a file in one step").at(path);
+  }
+  remove_tree(partial);
+}
+
+void check(const VerifyCommandOptions& options) {
+  if (!options.write_lock.empty()) {
+    if (options.paths.size() > 1) {
+      throw Error(Exit::usage, "a lock file is of one checkpoint")
+          .key("--write-lock")
+          .saw("one CKPT", std::to_string(options.paths.size()));
+    }
+    if (!options.force && stat_path(options.write_lock).kind != FileKind::absent) {
+      throw Error(Exit::usage, "output exists")
+          .at(options.write_lock)
+          .try_(fmt::format("fsdpctl verify {} --write-lock {} --force", shell_quoted(options.paths[0]),
+                            shell_quoted(options.write_lock)));
+    }
+  }
+}
+
+// What a checkpoint shall be compatible with: a lock file as it is, or another checkpoint's.
+Lock read_expectation(const VerifyCommandOptions& options, const Context& context) {
+  if (stat_path(options.against).kind == FileKind::file) {
+    FileHandle file = FileHandle::open_read(options.against);
+    std::string head(64, '\0');
+    head.resize(file.read_some(0, std::as_writable_bytes(std::span(head))));
+    if (looks_like_lock(head)) return parse_lock(read_text(options.against, kMostLockBytes), options.against);
+  }
+  FindingSink sink;
+  return lock_of(open_checkpoint(context.formats, options.against, sink, {options.follow_links}).checkpoint);
+}
+
+Exit compare(const std::string& path, const Lock& lock, const Lock& expected, const VerifyCommandOptions& options,
+             Printer& printer) {
+  const std::vector<Difference> differences = compare_locks(expected, lock);
+  printer.record("compatibility", {{"checkpoint", path},
+                                   {"against", options.against},
+                                   {"compatible", differences.empty()},
+                                   {"differences", differences.size()}});
+  printer.text(
+      fmt::format("{}: {} with {}", printer.paint(Style::strong, visible(path)),
+                  differences.empty()
+                      ? printer.paint(Style::good, "compatible")
+                      : printer.paint(Style::bad, fmt::format("not compatible ({} differences)", differences.size())),
+                  visible(options.against)));
+  print_differences(differences, printer);
+  return differences.empty() ? Exit::ok : Exit::different;
+}
+
+Exit lock_checks(const std::string& path, const Lock* expected, const VerifyCommandOptions& options,
+                 const Context& context) {
+  if (expected == nullptr && options.write_lock.empty()) return Exit::ok;
+  FindingSink sink;
+  const Lock lock = lock_of(open_checkpoint(context.formats, path, sink, {options.follow_links}).checkpoint);
+  if (!options.write_lock.empty()) {
+    replace_file(options.write_lock, lock_text(lock));
+    context.printer.text(fmt::format("{}: written, {} rows", visible(options.write_lock), lock.rows.size()));
+    context.printer.record("lock", {{"checkpoint", path}, {"path", options.write_lock}, {"rows", lock.rows.size()}});
+  }
+  return expected == nullptr ? Exit::ok : compare(path, lock, *expected, options, context.printer);
+}
+
+VerifyReport make_report(const std::string& path, const VerifyCommandOptions& options, const Context& context) {
+  EngineSession session(context.printer, "verify");
+  VerifyOptions how;
+  how.data = options.data || options.count_nonfinite || options.write_manifest;
+  how.count_nonfinite = options.count_nonfinite;
+  how.engine = session.options();
+  how.open.follow_links = options.follow_links;
+  return verify(context.formats, path, how);
+}
+
+// Seals `path`, which verifies all data on the way. False when it is damaged: a report then says how.
+bool seal(const std::string& path, const VerifyCommandOptions& options, const Context& context) {
+  Manifest manifest;
+  try {
+    EngineSession session(context.printer, "seal");
+    VerifyOptions how;
+    how.data = true;
+    how.engine = session.options();
+    how.open.follow_links = options.follow_links;
+    manifest = write_manifest(context.formats, path, how);
+  } catch (const Error& e) {
+    if (e.code() == Exit::damaged) return false;
+    throw;
+  }
+  Printer& printer = context.printer;
+  printer.text(fmt::format("{}: sealed, {} tensors, fingerprint {}", printer.paint(Style::strong, visible(path)),
+                           manifest.tensors.size(), hex64(manifest.fingerprint)));
+  printer.record(
+      "manifest",
+      {{"checkpoint", path}, {"tensors", manifest.tensors.size()}, {"fingerprint", hex64(manifest.fingerprint)}});
+  return true;
+}
+
+Exit verify_one(const std::string& path, const Lock* expected, const VerifyCommandOptions& options,
+                const Context& context, std::vector<VerifyReport>& reports) {
+  VerifyReport report;
+  if (options.write_manifest && seal(path, options, context)) {
+    report.path = path;
+  } else {
+    report = make_report(path, options, context);
+    print_report(report, options.data || options.count_nonfinite || options.write_manifest, context.printer);
+  }
+  const Exit code = report.exit_code();
+  reports.push_back(std::move(report));
+  return code != Exit::ok ? code : lock_checks(path, expected, options, context);
+}
+
+Run declare(CLI::App& app, const FormatList&) {
+  auto options = std::make_shared<VerifyCommandOptions>();
+  app.add_option("CKPT", options->paths, "checkpoint directory or file, or a run directory (its newest complete step)")
+      ->required();
+  app.add_flag("--data", options->data, "read every byte: checksums of manifest and ZIP members, replicas equal");
+  app.add_flag("--count-nonfinite", options->count_nonfinite, "count NaN and Inf in each tensor (reads the data)");
+  app.add_flag("--write-manifest", options->write_manifest,
+               "seal a checkpoint that has no manifest: read all data and add fsdpctl.manifest.json beside it");
+  app.add_option("--against", options->against,
+                 "names, dtypes and shapes must be those of this checkpoint or lock file")
+      ->type_name("CKPT|LOCK");
+  app.add_option("--write-lock", options->write_lock, "write names, dtypes and shapes to a file for --against")
+      ->type_name("FILE");
+  app.add_option("--junit", options->junit, "also write a JUnit report, replacing an older one")->type_name("FILE");
+  app.add_flag("--force", options->force, "replace an existing lock file");
+  app.add_flag("--follow-links", options->follow_links, "follow symbolic links that lead out of the checkpoint");
+  return [options](const Context& context) { return run_verify(*options, context); };
+}
+
+}  // namespace
+
+Exit run_verify(const VerifyCommandOptions& options, const Context& context) {
+  check(options);
+  std::optional<Lock> expected;
+  if (!options.against.empty()) expected = read_expectation(options, context);
+  Exit result = Exit::ok;
+  uint64_t failed = 0;
+  std::vector<VerifyReport> reports;
+  for (const std::string& path : options.paths) {
+    Exit code = Exit::ok;
+    try {
+      code = verify_one(path, expected ? &*expected : nullptr, options, context, reports);
+    } catch (const Error& e) {
+      if (e.code() == Exit::interrupted || e.code() == Exit::terminated || options.paths.size() == 1) throw;
+      context.printer.error(e);
+      code = e.code();
+    }
+    failed += code != Exit::ok ? 1 : 0;
+    if (result == Exit::ok) result = code;
+  }
+  if (!options.junit.empty()) replace_file(options.junit, junit_text(reports));
+  context.printer.record("summary", {{"schema_version", 1}, {"checkpoints", options.paths.size()}, {"failed", failed}});
+  return result;
+}
+
+Command verify_command() {
+  return {"verify",
+          "check that a checkpoint is whole and undamaged",
+          "CKPT...",
+          "Checks a checkpoint and reports everything that is wrong, not only the first thing. Always: files and "
+          "sizes, every element of "
+          "every tensor exactly once, headers and pickles of every item, agreement of replicas' metadata, optimizer "
+          "fields that share "
+          "bytes, stale files. With --data every byte: the manifest's checksums, the CRC-32s that ZIP members record, "
+          "replicas equal.\n\n"
+          "A checkpoint without a manifest can be whole and still not hold the bytes that were saved: what is not "
+          "recorded is said to be "
+          "not recorded. --write-manifest seals it, so that later damage shows; that file is the only thing that "
+          "fsdpctl ever adds to an input.",
+          {{"fsdpctl verify --data step-1200", "before deleting the copy"},
+           {"fsdpctl verify --write-manifest step-1200", "record checksums now"},
+           {"fsdpctl verify --against model.lock step-1200", "in CI: does it still fit the model?"}},
+          {{0, "no damage found; compatible. Warnings do not count"},
+           {1, "--against: not compatible"},
+           {2, "used wrongly; a manifest or lock file is there already"},
+           {3, "damaged or incomplete"},
+           {5, "not recognised, not supported, or unsafe content"},
+           {6, "not found, or could not be read"},
+           {130, "interrupted (143 by SIGTERM)"}},
+          declare};
+}
+
+}  // namespace fsdpctl
