@@ -9,22 +9,15 @@
 namespace fsdpctl {
 namespace {
 
-class Table {
- public:
-  explicit Table(std::map<std::string, std::string> values) : values_(std::move(values)) {}
-  Variables variables() const {
-    return [this](const char* name) -> const char* {
-      const auto found = values_.find(name);
-      return found == values_.end() ? nullptr : found->second.c_str();
-    };
-  }
-
- private:
-  std::map<std::string, std::string> values_;
-};
+Variables table(std::map<std::string, std::string> values) {
+  return [values = std::move(values)](const char* name) -> const char* {
+    const auto found = values.find(name);
+    return found == values.end() ? nullptr : found->second.c_str();
+  };
+}
 
 TEST(Environment, DefaultsHoldWhereNothingIsSaid) {
-  const Globals globals = resolve_globals({}, Table({}).variables());
+  const Globals globals = resolve_globals({}, table({}));
   EXPECT_FALSE(globals.json);
   EXPECT_EQ(globals.color, When::automatic);
   EXPECT_EQ(globals.max_memory, 96u << 20);
@@ -32,9 +25,9 @@ TEST(Environment, DefaultsHoldWhereNothingIsSaid) {
 }
 
 TEST(Environment, FlagBeatsVariable) {
-  const Table table(
+  const Variables variables = table(
       {{"FSDPCTL_PROGRESS", "never"}, {"FSDPCTL_MAX_MEMORY", "1GiB"}, {"FSDPCTL_THREADS", "3"}, {"FSDPCTL_JSON", "1"}});
-  Globals globals = resolve_globals({}, table.variables());
+  Globals globals = resolve_globals({}, variables);
   EXPECT_TRUE(globals.json);
   EXPECT_EQ(globals.progress, When::never);
   EXPECT_EQ(globals.max_memory, 1u << 30);
@@ -42,17 +35,16 @@ TEST(Environment, FlagBeatsVariable) {
   GlobalFlags flags;
   flags.progress = When::always;
   flags.threads = 5;
-  globals = resolve_globals(flags, table.variables());
+  globals = resolve_globals(flags, variables);
   EXPECT_EQ(globals.progress, When::always);
   EXPECT_EQ(globals.threads, 5);
 }
 
 TEST(Environment, NoColorYieldsOnlyToWhatIsMoreSpecific) {
-  EXPECT_EQ(resolve_globals({}, Table({{"NO_COLOR", "1"}}).variables()).color, When::never);
-  EXPECT_EQ(resolve_globals({}, Table({{"NO_COLOR", ""}}).variables()).color, When::automatic);
-  EXPECT_EQ(resolve_globals({}, Table({{"NO_COLOR", "1"}, {"FSDPCTL_COLOR", "always"}}).variables()).color,
-            When::always);
-  EXPECT_TRUE(resolve_globals({}, Table({{"TERM", "dumb"}}).variables()).dumb_terminal);
+  EXPECT_EQ(resolve_globals({}, table({{"NO_COLOR", "1"}})).color, When::never);
+  EXPECT_EQ(resolve_globals({}, table({{"NO_COLOR", ""}})).color, When::automatic);
+  EXPECT_EQ(resolve_globals({}, table({{"NO_COLOR", "1"}, {"FSDPCTL_COLOR", "always"}})).color, When::always);
+  EXPECT_TRUE(resolve_globals({}, table({{"TERM", "dumb"}})).dumb_terminal);
 }
 
 TEST(Environment, BadValuesAreUsageErrorsThatNameTheVariable) {
@@ -66,7 +58,7 @@ TEST(Environment, BadValuesAreUsageErrorsThatNameTheVariable) {
       GlobalFlags flags;  // a flag does not hide a bad variable
       flags.json = true;
       flags.threads = 1;
-      resolve_globals(flags, Table({{name, value}}).variables());
+      resolve_globals(flags, table({{name, value}}));
       ADD_FAILURE() << name << " was accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), Exit::usage);

@@ -41,7 +41,7 @@ TEST(Printer, ErrorHasFourParts) {
   f.printer.error(Error(mismatch()));
   EXPECT_EQ(f.err.text(),
             "fsdpctl: error: tensor checksum mismatch\n"
-            "  where: __0_0.distcp, model.w [64, 128)\n"
+            "  where: __0_0.distcp, model.w, bytes [64, 128)\n"
             "  saw:   expected crc64 01, found crc64 02\n"
             "  try:   fsdpctl verify --data step-1\n");
   EXPECT_EQ(f.out.text(), "");
