@@ -3,8 +3,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lib/base/file.h"
+#include "lib/base/value_json.h"
 #include "lib/ckpt/optimizer.h"
 #include "tests/support/made_checkpoint.h"
+#include "tests/support/temp_dir.h"
 
 namespace fsdpctl {
 namespace {
@@ -183,6 +190,32 @@ TEST(Parts, ClassesAreToldByTheirGroups) {
     info.groups.push_back(group);
     info.fields = c.fields;
     EXPECT_EQ(guess_class(info), c.expected);
+  }
+}
+
+// tests/data/optimizers: what PyTorch 2.13.0 itself puts into groups and state.
+TEST(Parts, EveryClassOfPyTorchIsToldAndItsLaterFieldsAreKnown) {
+  const nlohmann::json json = nlohmann::json::parse(read_text(test_data("optimizers/optimizers.json"), 1 << 20));
+  const std::set<std::string> later = {"maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"};
+  ASSERT_GE(json.at("classes").size(), 15u);
+  for (const auto& [name, saved] : json.at("classes").items()) {
+    std::deque<Value> values;
+    std::vector<std::pair<std::string_view, const Value*>> all;
+    std::vector<std::string> expected, got;
+    for (const auto& field : saved.at("group")) {
+      const auto& text = field[0].get_ref<const std::string&>();
+      values.push_back(field[1].is_boolean() ? Value::boolean(field[1].get<bool>()) : Value());
+      all.emplace_back(text, &values.back());
+      if (later.count(text) != 0) expected.push_back(text + " " + field[1].dump());
+    }
+    for (const auto& field : later_group_fields(name)) {
+      got.push_back(std::string(field.first) + " " + value_to_json(field.second, JsonForm::shown));
+    }
+    EXPECT_EQ(got, expected) << name;
+    OptimizerInfo info;
+    info.groups.emplace_back().fields = all;
+    for (const auto& field : saved.at("fields")) info.fields.push_back(field.get_ref<const std::string&>());
+    EXPECT_EQ(guess_class(info), name);
   }
 }
 
