@@ -108,6 +108,10 @@ class Reader {
 
   void read_tree() {
     const std::vector<Value> values = read_byte_items(checkpoint_, content_.values, sink_);
+    // In the order of planner_data, which is that of the saved dicts; state_dict_metadata goes by rank.
+    std::stable_sort(content_.leaves.begin(), content_.leaves.end(), [](const DcpLeaf& a, const DcpLeaf& b) {
+      return std::pair(a.element_count == 0, a.first_element) < std::pair(b.element_count == 0, b.first_element);
+    });
     PathTree tree;
     for (const DcpLeaf& leaf : content_.leaves) {
       if (leaf.tensor == kNoTensor && leaf.value == DcpLeaf::kNoValue) continue;

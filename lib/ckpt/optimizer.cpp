@@ -60,6 +60,18 @@ IdNames read_nested(OptimizerInfo& info, Arena& arena) {
   return id_names;
 }
 
+// Equal for equal hyperparameters, in whatever order they stand.
+std::string hyper_text(const OptimizerGroup& group) {
+  std::vector<std::string> lines;
+  for (const auto& field : group.fields) {
+    lines.push_back(std::string(field.first) + " " + value_to_json(*field.second, JsonForm::canonical) + "\n");
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return text;
+}
+
 // The flattened style has no groups; parameters of equal hyperparameters are shown as one.
 void read_flattened(OptimizerInfo& info) {
   std::unordered_map<std::string_view, size_t> index;
@@ -73,11 +85,7 @@ void read_flattened(OptimizerInfo& info) {
   }
   std::unordered_map<std::string, size_t> groups;
   for (auto& parameter : per_parameter) {
-    std::string text;
-    for (const auto& field : parameter.second.fields) {
-      text.append(field.first).append("=").append(value_to_json(*field.second, JsonForm::canonical)).append(";");
-    }
-    const auto [at, fresh] = groups.emplace(std::move(text), info.groups.size());
+    const auto [at, fresh] = groups.emplace(hyper_text(parameter.second), info.groups.size());
     if (fresh) info.groups.push_back(std::move(parameter.second));
     info.groups[at->second].params.push_back(parameter.first);
   }

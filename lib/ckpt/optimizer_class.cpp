@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <map>
 #include <string>
 
@@ -12,17 +13,24 @@ using Names = std::span<const std::string_view>;
 
 bool holds(Names names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
-// Adam and AdamW take the same arguments. Since 2.7 decoupled_weight_decay tells them apart; before, the order of
-// `foreach` and `maximize` in the constructor's defaults did.
+// Adam and AdamW take the same arguments. Since 2.7 decoupled_weight_decay tells them apart; before, the order of their
+// constructors' defaults did. It says nothing where the fields stand in an order of neither (DCP spreads them over the ranks).
 std::string_view adam_or_adamw(Names hypers, const Value* decoupled) {
   if (decoupled != nullptr) {
     if (!decoupled->is(Kind::boolean)) return "";
     return decoupled->as_boolean() ? "AdamW" : "Adam";
   }
-  const auto foreach_at = std::find(hypers.begin(), hypers.end(), "foreach");
-  const auto maximize_at = std::find(hypers.begin(), hypers.end(), "maximize");
-  if (foreach_at == hypers.end() || maximize_at == hypers.end()) return "";
-  return foreach_at < maximize_at ? "AdamW" : "Adam";
+  const auto ordered = [&](std::initializer_list<std::string_view> names) {
+    auto at = hypers.begin();
+    for (const std::string_view name : names) {
+      at = std::find(at, hypers.end(), name);
+      if (at == hypers.end()) return false;
+    }
+    return true;
+  };
+  if (ordered({"amsgrad", "foreach", "maximize", "capturable"})) return "AdamW";
+  if (ordered({"amsgrad", "maximize", "foreach", "capturable"})) return "Adam";
+  return "";
 }
 
 struct Signature {

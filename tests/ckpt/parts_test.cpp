@@ -30,7 +30,7 @@ std::vector<std::string> lines(const Parts& parts) {
 
 Value adam_group(Value params) {
   return dict({{"lr", Value::real(0.1)}, {"betas", Value::integer(0)}, {"eps", Value::real(1e-8)}, {"amsgrad", Value::boolean(false)},
-               {"foreach", Value()}, {"maximize", Value::boolean(false)}, {"params", std::move(params)}});
+               {"foreach", Value()}, {"maximize", Value::boolean(false)}, {"capturable", Value::boolean(false)}, {"params", std::move(params)}});
 }
 
 TEST(Parts, NestedOptimizerKnownModelNameAndExtras) {
@@ -51,7 +51,8 @@ TEST(Parts, NestedOptimizerKnownModelNameAndExtras) {
                               "optim.state.tok.weight.step: optimizer tok.weight step", "optim.param_groups.0.lr: optimizer",
                               "optim.param_groups.0.betas: optimizer", "optim.param_groups.0.eps: optimizer",
                               "optim.param_groups.0.amsgrad: optimizer", "optim.param_groups.0.foreach: optimizer",
-                              "optim.param_groups.0.maximize: optimizer", "optim.param_groups.0.params: optimizer",
+                              "optim.param_groups.0.maximize: optimizer", "optim.param_groups.0.capturable: optimizer",
+                              "optim.param_groups.0.params: optimizer",
                               "sched.last_epoch: extra", "rng.torch: extra"}));
   EXPECT_EQ(parts.model_path, "model");
   ASSERT_EQ(parts.optimizers.size(), 1u);
@@ -64,7 +65,7 @@ TEST(Parts, NestedOptimizerKnownModelNameAndExtras) {
   EXPECT_EQ(o.parameters, (std::vector<std::string_view>{"tok.weight"}));
   ASSERT_EQ(o.groups.size(), 1u);
   EXPECT_EQ(o.groups[0].params, (std::vector<std::string_view>{"tok.weight"}));
-  EXPECT_EQ(o.groups[0].fields.size(), 6u);
+  EXPECT_EQ(o.groups[0].fields.size(), 7u);
 }
 
 TEST(Parts, FlattenedOptimizerBesideAModelAtTheRoot) {
@@ -174,7 +175,8 @@ TEST(Parts, ClassesAreToldByTheirGroups) {
   const Case cases[] = {
       {{"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach"}, {}, &yes, "AdamW"},
       {{"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach"}, {}, &no, "Adam"},
-      {{"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach"}, {}, nullptr, "Adam"},
+      {{"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable"}, {}, nullptr, "Adam"},
+      {{"lr", "betas", "amsgrad", "maximize", "capturable", "eps", "weight_decay", "foreach"}, {}, nullptr, ""},   // any order
       {{"lr", "betas", "eps", "weight_decay", "amsgrad"}, {}, nullptr, ""},
       {{"lr", "momentum", "dampening", "weight_decay", "nesterov"}, {"momentum_buffer"}, nullptr, "SGD"},
       {{"lr", "weight_decay", "momentum", "nesterov", "ns_coefficients", "eps", "ns_steps"}, {}, nullptr, "Muon"},
@@ -234,7 +236,7 @@ TEST(Parts, AHundredThousandParametersAreLinear) {
   m.checkpoint.tree = dict({{"model", dict(model)}, {"optim", dict({{"state", dict(state)}, {"param_groups", list({adam_group(names(params))})}})},
                             {"flat", dict(flat)}});
   const Parts parts = find_parts(m.checkpoint);
-  EXPECT_EQ(parts.leaves.size(), 400'007u);
+  EXPECT_EQ(parts.leaves.size(), 400'008u);
   EXPECT_EQ(parts.optimizers.at(1).groups.size(), 100'000u);
   // Tensors' names are the catalog's own.
   EXPECT_EQ(parts.leaves[0].path.data(), m.checkpoint.tensors[0].key.data());
