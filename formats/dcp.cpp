@@ -10,6 +10,8 @@ class DcpFormat : public Format {
  public:
   std::string_view name() const override { return "dcp"; }
 
+  bool is_part(std::string_view file_name) const override { return is_dcp_file(file_name); }
+
   std::optional<Match> recognize(Source& source) const override {
     const DcpFiles files = find_dcp_files(source);
     if (files.has_metadata) return Match{90, "directory with .metadata"};

@@ -38,6 +38,10 @@ int32_t dcp_rank(std::string_view name) {
   return take_number(name) && name == kShardSuffix ? *rank : -1;
 }
 
+bool is_dcp_file(std::string_view name) {
+  return name == kDcpMetadata || name.ends_with(kShardSuffix) || (name.starts_with("__") && name.ends_with(kDcpMetadata));
+}
+
 std::string dcp_file_name(int64_t rank) { return fmt::format("__{}_0{}", rank, kShardSuffix); }
 
 DcpFiles find_dcp_files(const Source& source) {

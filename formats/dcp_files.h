@@ -22,6 +22,8 @@ struct DcpFiles {
 };
 DcpFiles find_dcp_files(const Source& source);
 
+bool is_dcp_file(std::string_view name);   // ".metadata", "__3.metadata", "__3_0.distcp" and the like
+
 // 3 of "__3_0.distcp", also below a folder; -1 for other names.
 int32_t dcp_rank(std::string_view file_name);
 std::string dcp_file_name(int64_t rank);   // "__3_0.distcp"

@@ -1,6 +1,10 @@
 #include "lib/ckpt/format.h"
 
+#include "lib/ckpt/run_directory.h"
+
 namespace fsdpctl {
+
+bool Format::is_part(std::string_view) const { return false; }
 
 void Format::can_carry(const Checkpoint&, const Target&, FindingSink&) const {}
 
@@ -13,6 +17,59 @@ const Format* find_format(const FormatList& formats, std::string_view name) {
     if (format->name() == name) return format.get();
   }
   return nullptr;
+}
+
+std::optional<Recognized> recognize(const FormatList& formats, Source& source) {
+  std::optional<Recognized> best;
+  for (const auto& format : formats) {
+    std::optional<Match> match = format->recognize(source);
+    if (match && (!best || match->strength > best->match.strength)) best = Recognized{format.get(), *std::move(match)};
+  }
+  return best;
+}
+
+namespace {
+
+Opened open_with(const Recognized& recognized, std::shared_ptr<Source> source, FindingSink& sink) {
+  Opened opened;
+  opened.format = recognized.format;
+  opened.match = recognized.match;
+  opened.checkpoint = recognized.format->open(std::move(source), sink);
+  return opened;
+}
+
+// The directory that a part belongs to, where a format says so and recognises it.
+std::optional<Opened> open_whole_of_part(const FormatList& formats, const std::string& path, FindingSink& sink,
+                                         OpenOptions options) {
+  const std::string name = base_name(path);
+  for (const auto& format : formats) {
+    if (!format->is_part(name)) continue;
+    std::shared_ptr<Source> whole = Source::open(parent_path(path), {options.follow_links});
+    std::optional<Match> match = format->recognize(*whole);
+    if (match) return open_with({format.get(), *std::move(match)}, std::move(whole), sink);
+  }
+  return std::nullopt;
+}
+
+// What no format could say better.
+void refuse_obvious_damage(Source& source) {
+  const SourceIndex file = source.add(base_name(source.path()));   // throws for Git LFS pointers
+  if (source.file(file).size == 0) throw Error(Exit::damaged, "file is empty").at(source.file(file).name);
+}
+
+}  // namespace
+
+Opened open_checkpoint(const FormatList& formats, const std::string& path, FindingSink& sink, OpenOptions options) {
+  std::shared_ptr<Source> source = Source::open(path, {options.follow_links});
+  if (!source->is_directory()) {
+    if (auto opened = open_whole_of_part(formats, source->path(), sink, options)) return *std::move(opened);
+    refuse_obvious_damage(*source);
+  }
+  if (const auto recognized = recognize(formats, *source)) return open_with(*recognized, std::move(source), sink);
+  if (source->is_directory()) {
+    if (auto opened = open_newest_step(formats, *source, sink, options)) return *std::move(opened);
+  }
+  throw Error(Exit::unsupported, "not recognised as a checkpoint").at(path);
 }
 
 }  // namespace fsdpctl

@@ -47,6 +47,9 @@ class Format {
   virtual std::string_view name() const = 0;                       // what --to takes: "dcp"
   // From content, not from names' endings; must be cheap (reads at most some KiB). nullopt: not this format.
   virtual std::optional<Match> recognize(Source& source) const = 0;
+  // Is a file of this name a part of one of this format's directories, to be opened by its directory (".metadata",
+  // "model.safetensors.index.json")? From the name alone. Default: no.
+  virtual bool is_part(std::string_view file_name) const;
   // Reads metadata only. Fatal problems throw Error; those that leave the rest readable go to `sink`.
   virtual Checkpoint open(std::shared_ptr<Source> source, FindingSink& sink) const = 0;
   virtual Capabilities capabilities() const = 0;
@@ -65,7 +68,7 @@ struct Opened {
   Checkpoint checkpoint;
   const Format* format = nullptr;
   Match match;
-  std::string chosen;        // for a run directory: the step directory that was taken, relative; else empty
+  std::string chosen;        // for a run directory: the step directory that was taken, relative ("step-100"); else empty
   std::vector<std::string> passed_over;    // newer steps that are incomplete, with the reason
 };
 
@@ -73,8 +76,9 @@ struct OpenOptions {
   bool follow_links = false;
 };
 
-// Opens any path: a checkpoint, one of its files, or a run directory (newest complete step). Error(unsupported)
-// when no format recognises it, Error(damaged) for an empty file or a Git LFS pointer.
+// Opens any path: a checkpoint, one of its parts (see Format::is_part), or a run directory (newest complete step; Error(refused)
+// where that is ambiguous). The strongest match wins, of equal ones the first in the list. Error(unsupported) when no
+// format recognises it, Error(damaged) for an empty file or a Git LFS pointer.
 Opened open_checkpoint(const FormatList& formats, const std::string& path, FindingSink& sink, OpenOptions options = {});
 
 const Format* find_format(const FormatList& formats, std::string_view name);   // null if unknown

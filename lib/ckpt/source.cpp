@@ -34,7 +34,16 @@ std::optional<std::string> normalised(std::string_view name) {
 
 std::string safe_name(std::string_view name) {
   if (auto result = normalised(name)) return *std::move(result);
-  throw Error(Exit::unsupported, "file name leads out of the checkpoint").found_only(std::string(name));
+  throw Error(Exit::unsupported, "file name leads outside the checkpoint").found_only(std::string(name));
+}
+
+// Git LFS puts a few lines of text in the place of a file that was not fetched.
+void refuse_lfs_pointer(const std::string& real_path, const std::string& name, uint64_t size) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  if (size < kBegin.size() || size > 1024) return;
+  std::string text(kBegin.size(), '\0');
+  FileHandle::open_read(real_path).read_some(0, std::as_writable_bytes(std::span(text)));
+  if (text == kBegin) throw Error(Exit::damaged, "file is a Git LFS pointer, not the data").at(name).try_("git lfs pull");
 }
 
 // "<cache>/models--x/blobs" for "<cache>/models--x/snapshots/<revision>" and what is below it.
@@ -76,7 +85,7 @@ std::vector<DirectoryEntry> Source::entries(std::string_view below) const {
     const std::string name = safe_name(below);
     directory = join_path(root_, name);
     if (!may_be_reached(real_path(directory))) {
-      throw Error(Exit::unsupported, "link leads out of the checkpoint").at(name).found_only(real_path(directory));
+      throw Error(Exit::unsupported, "link leads outside the checkpoint").at(name).found_only(real_path(directory));
     }
   }
   std::vector<DirectoryEntry> result;
@@ -104,7 +113,7 @@ std::string Source::resolve(const std::string& name) const {
   if (stat_path(path).kind != FileKind::file) return {};
   std::string real = real_path(path);
   if (!may_be_reached(real)) {
-    throw Error(Exit::unsupported, "link leads out of the checkpoint")
+    throw Error(Exit::unsupported, "link leads outside the checkpoint")
         .at(name)
         .found_only("a link to " + real)
         .try_("--follow-links");
@@ -137,6 +146,7 @@ SourceIndex Source::add(std::string_view name) {
       throw Error(Exit::damaged, "file is missing").at(safe).found_only(exists ? "something that is no file" : "");
     }
     const FileStat info = stat_path(slot.real_path);
+    refuse_lfs_pointer(slot.real_path, safe, info.size);
     slot.file = {safe, info.size, info.mtime_ns, false};
     index = append(std::move(slot));
     by_name_.emplace(file(index).name, index);

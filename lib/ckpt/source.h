@@ -58,7 +58,7 @@ class Source {
   bool has(std::string_view name) const;                      // exists as a regular file
 
   // Adds (or finds) a file. Error(unsupported) for names that leave the directory, Error(damaged) for
-  // a file that is not there. A single file knows only its own name.
+  // a file that is not there or is a Git LFS pointer to it. A single file knows only its own name.
   SourceIndex add(std::string_view name);
   // A finished file of decoded bytes; gone with the Source. It stays open: few big ones rather than many small.
   SourceIndex add_spool(FileHandle file, std::string name);

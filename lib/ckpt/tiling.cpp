@@ -165,7 +165,7 @@ class Checker {
     const TensorInfo& info = checkpoint_.tensors[t];
     const Diagnosis diagnosis(info.shape, boxes_);
     for (const auto& hole : diagnosis.holes()) {
-      report(t, error(Exit::damaged, "no piece holds these elements").saw("a piece with " + ranges_text(hole), "none"));
+      report(t, error(Exit::damaged, "tensor has a hole").saw("a piece with " + ranges_text(hole), "none"));
     }
     for (const auto& [a, b] : diagnosis.overlaps()) {
       report(t, error(Exit::damaged, "pieces overlap").found_only(box_text(a->box) + " and " + box_text(b->box)), b);

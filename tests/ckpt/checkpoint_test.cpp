@@ -42,7 +42,7 @@ struct Catalog {
   SourceIndex file;
 
   explicit Catalog(uint64_t bytes = 1000) {
-    write_new_file(dir / "data", std::string(bytes, '\0'));
+    put_file(dir / "data", std::string(bytes, '\0'));
     c.source = Source::open(dir / "data");
     file = c.source->add("data");
   }

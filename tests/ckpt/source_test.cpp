@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -24,8 +23,8 @@ std::string text_of(const Source& source, SourceIndex index) { return source.rea
 TEST(Source, ReadsFilesOfADirectoryByNumber) {
   TempDir dir;
   make_directories(dir / "ckpt/sub");
-  write_new_file(dir / "ckpt/a", "first");
-  write_new_file(dir / "ckpt/sub/b", "second");
+  put_file(dir / "ckpt/a", "first");
+  put_file(dir / "ckpt/sub/b", "second");
   const auto source = Source::open(dir / "ckpt/");
   EXPECT_EQ(source->path(), dir / "ckpt");
   EXPECT_TRUE(source->is_directory());
@@ -48,7 +47,7 @@ TEST(Source, ListsEntriesSortedWithTheirKinds) {
   TempDir dir;
   make_directory(dir / "d");
   make_directory(dir / "d/z");
-  write_new_file(dir / "d/b", "12");
+  put_file(dir / "d/b", "12");
   fs::create_symlink("nowhere", dir / "d/a");
   const auto source = Source::open(dir / "d");
   const auto entries = source->entries();
@@ -63,8 +62,8 @@ TEST(Source, ListsEntriesSortedWithTheirKinds) {
 
 TEST(Source, ASingleFileKnowsOnlyItself) {
   TempDir dir;
-  write_new_file(dir / "x.pt", "data");
-  write_new_file(dir / "y.pt", "other");
+  put_file(dir / "x.pt", "data");
+  put_file(dir / "y.pt", "other");
   fs::create_symlink("x.pt", dir / "link.pt");
   const auto source = Source::open(dir / "link.pt");   // the argument may be a link
   EXPECT_FALSE(source->is_directory());
@@ -79,7 +78,7 @@ TEST(Source, ASingleFileKnowsOnlyItself) {
 TEST(Source, NamesThatLeadOutAreUnsafe) {
   TempDir dir;
   make_directory(dir / "d");
-  write_new_file(dir / "outside", "secret");
+  put_file(dir / "outside", "secret");
   const auto source = Source::open(dir / "d");
   for (const std::string& name : {std::string("../outside"), dir / "outside", std::string("x/../../outside"),
                                   std::string(""), std::string("."), std::string("/"), std::string("a\0b", 3)}) {
@@ -106,18 +105,30 @@ TEST(Source, MissingFilesAreDamage) {
   EXPECT_EQ(error_of([&] { Source::open(dir / "d/pipe"); }).code, Exit::failed);
 }
 
+TEST(Source, GitLfsPointersAreNamedAsSuch) {
+  TempDir dir;
+  const std::string begin = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n";
+  put_file(dir / "pointer", begin);
+  put_file(dir / "longer", begin + std::string(2000, 'x'));
+  const Finding f = error_of([&] { Source::open(dir.path())->add("pointer"); });
+  EXPECT_EQ(f.code, Exit::damaged);
+  EXPECT_EQ(f.what, "file is a Git LFS pointer, not the data");
+  EXPECT_EQ(f.hint, "git lfs pull");
+  EXPECT_EQ(Source::open(dir.path())->add("longer"), 0u);
+}
+
 TEST(Source, LinksOutNeedFollowLinks) {
   TempDir dir;
   make_directories(dir / "d/in");
   make_directory(dir / "else");
-  write_new_file(dir / "d/in/file", "inside");
-  write_new_file(dir / "else/file", "outside");
+  put_file(dir / "d/in/file", "inside");
+  put_file(dir / "else/file", "outside");
   fs::create_symlink("in/file", dir / "d/near");
   fs::create_symlink("../else/file", dir / "d/far");
   fs::create_directory_symlink("../else", dir / "d/folder");
   // A name that only begins like the root:
   make_directory(dir / "d2");
-  write_new_file(dir / "d2/file", "outside");
+  put_file(dir / "d2/file", "outside");
   fs::create_symlink("../d2/file", dir / "d/twin");
   const auto source = Source::open(dir / "d");
   EXPECT_EQ(text_of(*source, source->add("near")), "inside");
@@ -137,8 +148,8 @@ TEST(Source, TheHuggingFaceCachesBlobsAreInside) {
   make_directories(dir / "hub/models--a--b/blobs");
   make_directories(dir / "hub/models--a--b/snapshots/0123/sub");
   make_directories(dir / "hub/models--c/blobs");
-  write_new_file(dir / "hub/models--a--b/blobs/beef", "weights");
-  write_new_file(dir / "hub/models--c/blobs/dead", "other");
+  put_file(dir / "hub/models--a--b/blobs/beef", "weights");
+  put_file(dir / "hub/models--c/blobs/dead", "other");
   const std::string snapshot = dir / "hub/models--a--b/snapshots/0123";
   fs::create_symlink("../../blobs/beef", snapshot + "/model.safetensors");
   fs::create_symlink("../../../blobs/beef", snapshot + "/sub/model.safetensors");
@@ -159,7 +170,7 @@ TEST(Source, TheHuggingFaceCachesBlobsAreInside) {
 
 TEST(Source, ReadingBeyondTheEndIsDamageAndSaysWhere) {
   TempDir dir;
-  write_new_file(dir / "a", "12345");
+  put_file(dir / "a", "12345");
   const auto source = Source::open(dir / "a");
   const SourceIndex a = source->add("a");
   std::byte out[4];
@@ -174,8 +185,8 @@ TEST(Source, ReadingBeyondTheEndIsDamageAndSaysWhere) {
 TEST(Source, AFileThatChangesOrVanishesIsNoticed) {
   TempDir dir;
   make_directory(dir / "d");
-  write_new_file(dir / "d/a", "12345");
-  write_new_file(dir / "d/b", "12345");
+  put_file(dir / "d/a", "12345");
+  put_file(dir / "d/b", "12345");
   const auto source = Source::open(dir / "d");
   const SourceIndex a = source->add("a"), b = source->add("b");
   fs::resize_file(dir / "d/a", 9);
@@ -188,7 +199,7 @@ TEST(Source, AFileThatChangesOrVanishesIsNoticed) {
 TEST(Source, ManyFilesAreReadThroughFewHandlesFromManyThreads) {
   TempDir dir;
   make_directory(dir / "d");
-  for (int i = 0; i < 200; ++i) std::ofstream(dir / ("d/" + std::to_string(i))) << i;
+  for (int i = 0; i < 200; ++i) put_file(dir / ("d/" + std::to_string(i)), std::to_string(i));
   const auto source = Source::open(dir / "d");
   FileHandle spool = FileHandle::temporary(dir.path());
   spool.write(0, std::as_bytes(std::span(std::string_view("spooled"))));

@@ -64,17 +64,17 @@ TEST(Tiling, AcceptsEveryCutThatCoversEachElementOnce) {
 }
 
 TEST(Tiling, NamesHolesAndOverlapsWithTheirBoxes) {
-  EXPECT_THAT(texts_of(findings_of({}, {})), ElementsAre("no piece holds these elements: expected a piece with [], found none"));
+  EXPECT_THAT(texts_of(findings_of({}, {})), ElementsAre("tensor has a hole: expected a piece with [], found none"));
   EXPECT_THAT(texts_of(findings_of({5, 2}, {})),
-              ElementsAre("no piece holds these elements: expected a piece with [0, 5) x [0, 2), found none"));
+              ElementsAre("tensor has a hole: expected a piece with [0, 5) x [0, 2), found none"));
   EXPECT_THAT(texts_of(findings_of({5, 2}, {{{0, 0}, {3, 2}}})),
-              ElementsAre("no piece holds these elements: expected a piece with [3, 5) x [0, 2), found none"));
+              ElementsAre("tensor has a hole: expected a piece with [3, 5) x [0, 2), found none"));
   EXPECT_THAT(texts_of(findings_of({4, 4}, {{{0, 0}, {4, 1}}, {{0, 2}, {4, 2}}})),
-              ElementsAre("no piece holds these elements: expected a piece with [0, 4) x [1, 2), found none"));
+              ElementsAre("tensor has a hole: expected a piece with [0, 4) x [1, 2), found none"));
   EXPECT_THAT(texts_of(findings_of({4}, {{{0}, {3}}, {{2}, {2}}})), ElementsAre("pieces overlap: found [0, 3) and [2, 4)"));
   // As much too often as not at all: a sum of sizes would not see it.
   EXPECT_THAT(texts_of(findings_of({6}, {{{0}, {2}}, {{1}, {2}}, {{4}, {2}}})),
-              ElementsAre("no piece holds these elements: expected a piece with [3, 4), found none",
+              ElementsAre("tensor has a hole: expected a piece with [3, 4), found none",
                           "pieces overlap: found [0, 2) and [1, 3)"));
   EXPECT_THAT(texts_of(findings_of({}, {{{}, {}}})), IsEmpty());
 }
@@ -133,7 +133,7 @@ TEST(Tiling, AgreesWithCountingElements) {
     const bool overlap = std::any_of(times.begin(), times.end(), [](int n) { return n > 1; });
     std::string all;
     for (const std::string& text : texts_of(findings_of(shape, cuts))) all += text + "\n";
-    EXPECT_EQ(all.find("no piece holds") != std::string::npos, hole) << all;
+    EXPECT_EQ(all.find("has a hole") != std::string::npos, hole) << all;
     EXPECT_EQ(all.find("pieces overlap") != std::string::npos, overlap) << all;
     (hole || overlap ? bad : good)++;
   }
@@ -149,7 +149,7 @@ TEST(Tiling, ManyPiecesOfOneTensorAreCheckedAndDiagnosed) {
   EXPECT_THAT(findings_of({1024, 384}, grid), IsEmpty());
   grid.erase(grid.begin() + 128 * 64 + 5);
   EXPECT_THAT(texts_of(findings_of({1024, 384}, grid)),
-              ElementsAre("no piece holds these elements: expected a piece with [512, 520) x [15, 18), found none"));
+              ElementsAre("tensor has a hole: expected a piece with [512, 520) x [15, 18), found none"));
   // Bars across each other: every pair overlaps; only some are named, and quickly.
   std::vector<Cut> bars;
   for (int64_t i = 0; i < 4000; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace fsdpctl {
 
@@ -17,6 +18,8 @@ class TempDir {
   std::string path_;
 };
 
+// Writes a file, with its directories, without the syncing that lib/base does: tests make many.
+void put_file(const std::string& path, std::string_view text);
 std::string test_data(const std::string& name);        // tests/data/<name>
 // ../shared/fixtures beside the repository (or FSDPCTL_FIXTURES); empty when absent.
 std::string shared_fixtures();
