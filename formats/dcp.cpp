@@ -1,6 +1,8 @@
 #include "formats/dcp.h"
 
+#include "formats/dcp_carry.h"
 #include "formats/dcp_files.h"
+#include "formats/dcp_layout.h"
 #include "formats/dcp_reader.h"
 
 namespace fsdpctl {
@@ -21,7 +23,11 @@ class DcpFormat : public Format {
 
   Checkpoint open(std::shared_ptr<Source> source, FindingSink& sink) const override { return open_dcp(std::move(source), sink); }
 
-  Capabilities capabilities() const override { return {.writes = false, .world_size = true, .single_file = false}; }
+  Capabilities capabilities() const override { return {.writes = true, .world_size = true, .single_file = false}; }
+
+  void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override { report_dcp_losses(checkpoint, sink); }
+
+  FilePlan lay_out(const Checkpoint& checkpoint, const Target& target) const override { return lay_out_dcp(checkpoint, *target.placement); }
 };
 
 }  // namespace
