@@ -16,7 +16,7 @@ class DcpFormat : public Format {
     const DcpFiles files = find_dcp_files(source);
     if (files.has_metadata) return Match{90, "directory with .metadata"};
     if (!files.rank_metadata.empty()) return Match{90, "directory with the metadata of each rank, " + files.rank_metadata[0].second};
-    if (!files.shards.empty()) return Match{80, "directory with " + files.shards[0]};
+    if (!files.shards.empty()) return Match{80, "directory with " + files.shards[0].name};
     if (!files.unfinished.empty()) return Match{60, "directory with " + files.unfinished[0]};
     return std::nullopt;
   }
