@@ -52,7 +52,10 @@ class CellStore {
     pool_.insert(pool_.end(), cells.begin(), cells.end());
     return Cell(kind, static_cast<uint32_t>(cells.size()), begin);
   }
-  std::span<const Cell> cells(Cell tuple) const { return {pool_.data() + tuple.ref(), tuple.n()}; }   // until the next call
+  std::span<const Cell> cells(Cell tuple) const {   // valid until the next call
+    if (size_t{tuple.ref()} + tuple.n() > pool_.size()) throw lost();
+    return {pool_.data() + tuple.ref(), tuple.n()};
+  }
 
   Cell run(Cell::Kind kind) {
     const uint32_t first = next(parts_.size());
@@ -79,6 +82,8 @@ class CellStore {
     uint32_t last = kNoPart;                       // of the first part: the run's last one
   };
   static constexpr uint32_t kNoPart = 0xFFFFFFFF;
+  // Cannot happen, as nothing that was released is referred to; but bytes from a file are not where to rely on that.
+  static Error lost() { return Error(Exit::damaged, "value in pickle is used after it was given away"); }
   static uint32_t next(size_t size, size_t more = 1) {
     constexpr size_t kMost = 0xFFFFFF0;            // counts must fit n
     if (more > kMost || size > kMost - more) throw Error(Exit::unsupported, "metadata holds too many values");
@@ -90,6 +95,7 @@ class CellStore {
 
 inline void CellStore::append(Cell run, std::span<const Cell> cells) {
   const uint32_t begin = next(pool_.size(), cells.size());
+  if (run.ref() >= parts_.size() || parts_[run.ref()].last >= parts_.size()) throw lost();
   Part* last = &parts_[parts_[run.ref()].last];
   if (last->count > 0 && last->begin + last->count != begin) {
     const uint32_t part = next(parts_.size());
@@ -105,6 +111,7 @@ inline void CellStore::append(Cell run, std::span<const Cell> cells) {
 inline std::vector<Cell> CellStore::contents(Cell run) const {
   std::vector<Cell> all;
   for (uint32_t p = run.ref(); p != kNoPart; p = parts_[p].next) {
+    if (p >= parts_.size() || size_t{parts_[p].begin} + parts_[p].count > pool_.size()) throw lost();
     all.insert(all.end(), pool_.begin() + parts_[p].begin, pool_.begin() + parts_[p].begin + parts_[p].count);
   }
   return all;

@@ -53,7 +53,7 @@ DcpFiles find_dcp_files(const Source& source) {
     if (name == kDcpMetadata) files.has_metadata = true;
     else if (const auto rank = metadata_rank(name, kDcpMetadata)) files.rank_metadata.emplace_back(*rank, name);
     else if (name == ".metadata.tmp" || metadata_rank(name, ".metadata.tmp")) files.unfinished.push_back(name);
-    else if (dcp_rank(name) >= 0) files.shards.push_back(name);
+    else if (const int32_t writer = dcp_rank(name); writer >= 0) files.shards.push_back({name, writer, entry.size});
   }
   std::sort(files.rank_metadata.begin(), files.rank_metadata.end());
   return files;

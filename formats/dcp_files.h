@@ -14,10 +14,15 @@ namespace fsdpctl {
 
 inline constexpr std::string_view kDcpMetadata = ".metadata";
 
+struct DcpShard {
+  std::string name;            // "__3_0.distcp"
+  int32_t rank = -1;
+  uint64_t size = 0;
+};
 struct DcpFiles {
   bool has_metadata = false;
   std::vector<std::pair<int32_t, std::string>> rank_metadata;   // "__3.metadata", by rank: saved without collectives
-  std::vector<std::string> shards;                              // "__3_0.distcp"
+  std::vector<DcpShard> shards;                                 // by name
   std::vector<std::string> unfinished;                          // ".metadata.tmp"
 };
 DcpFiles find_dcp_files(const Source& source);

@@ -52,7 +52,6 @@ namespace {
 constexpr uint64_t kMaxString = uint64_t{1} << 20;
 constexpr uint64_t kLookAhead = uint64_t{64} << 10;
 constexpr size_t kStackRoom = 1024;
-constexpr size_t kRecent = 1024;
 constexpr size_t kBlock = 4096;
 
 struct NotKept {};
@@ -76,7 +75,7 @@ Integer load(const char* p) {
 
 CellMachine::CellMachine(CellStore& store, NameTable& names, CellMeaning& meaning, ByteWindow& window, bool keep_all)
     : store_(store), names_(names), meaning_(meaning), window_(window), stack_(kStackRoom), top_(stack_.data()),
-      room_(top_ + stack_.size()), opcode_at_(window.at), recent_(kRecent), keep_all_(keep_all) {}
+      room_(top_ + stack_.size()), opcode_at_(window.at), keep_all_(keep_all) {}
 
 std::optional<Cell> CellMachine::run() {
   try {
@@ -102,15 +101,13 @@ void CellMachine::execute() {
     const uint8_t opcode = byte_at(p++);
     switch (opcode) {
       case kMemoize:
-        if (numbering_ == Numbering::memoizes && !keep_all_ && top != stack_.data()) {
+        if (drops_ && top != stack_.data()) {
           if (lasts(top[-1])) keep(memoized_, top[-1]);
           ++memoized_;
           break;
         }
-        top_ = top;
-        if (numbering_ == Numbering::puts) throw unsupported("pickle mixes two ways to number its memo");
-        numbering_ = Numbering::memoizes;
-        put(memoized_);
+        window_.at = p, top_ = top;
+        memoize();
         break;
       case kBinGet: case kLongBinGet: {
         const uint32_t id = opcode == kBinGet ? byte_at(p) : load<uint32_t>(p);
@@ -347,33 +344,7 @@ void CellMachine::insert(size_t depth, Cell c) {
 
 // ---- containers
 
-// Skips MEMOIZEs of values that are not kept anyway.
-const char* CellMachine::after_memoize(const char* p, uint64_t& memoized) const {
-  for (; byte_at(p) == kMemoize && p < window_.end; ++p) ++memoized;
-  return p;
-}
-
-// torch.Size((2, 3)) without its tuples.
-bool CellMachine::size_at_once(size_t first) {
-  if (keep_all_ || first == 0 || window_.end - window_.at < ByteWindow::kSpare) return false;
-  const Cell callable = stack_[first - 1];
-  if (!callable.is(Cell::global) || callable.n() != CellMeaning::kSizeClass) return false;
-  uint64_t memoized = memoized_;
-  const char* p = after_memoize(window_.at, memoized);
-  if (byte_at(p) != kTuple1) return false;
-  p = after_memoize(p + 1, memoized);
-  if (byte_at(p) != kReduce) return false;
-  const std::span<const Cell> cells = from(first);
-  if (!std::all_of(cells.begin(), cells.end(), [](Cell c) { return c.is(Cell::integer); })) return false;
-  window_.at = p + 1;
-  memoized_ = memoized;
-  stack_[first - 1] = store_.tuple(Cell::size, cells);
-  cut(first);
-  return true;
-}
-
 void CellMachine::tuple(size_t first) {
-  if (size_at_once(first)) return;
   const Cell made = store_.tuple(Cell::tuple, from(first));
   cut(first);
   if (top_ == room_) grow_stack(1);
@@ -416,6 +387,7 @@ void CellMachine::call(size_t callable) {
   push(made);
   if (!made.is(Cell::object)) return;
   forget_open(callable);
+  if (object_at_once()) return;
   open_.push_back({callable, before});
 }
 
@@ -464,7 +436,105 @@ void CellMachine::close() {
   open_.pop_back();
 }
 
+// ---- most of a real file at once
+
+namespace {
+
+// BININT1, BININT2 or BININT at p, which moves behind it.
+inline bool flat_integer(const char*& p, Cell& value) {
+  switch (byte_at(p)) {
+    case kBinInt1: value = Cell::number(byte_at(p + 1)), p += 2; return true;
+    case kBinInt2: value = Cell::number(load<uint16_t>(p + 1)), p += 3; return true;
+    case kBinInt: value = Cell::number(load<int32_t>(p + 1)), p += 5; return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+// The object on top, just made, if its fields are numbers, sizes and strings: EMPTY_DICT MARK key value ... SETITEMS BUILD.
+// Three quarters of a real file are such objects. False, and nothing has happened, if it is another one.
+bool CellMachine::object_at_once() {
+  constexpr size_t kMaxCells = 8;
+  constexpr ptrdiff_t kReach = 600;              // further than one field can go
+  if (!drops_) return false;
+  const size_t kept = kept_ids_.size();
+  const CellStore::Mark mark = store_.mark();
+  const char* p = window_.at;
+  uint64_t memoized = memoized_;
+  Cell fields[kMaxCells];
+  size_t count = 0;
+
+  const auto skip_memoize = [&] { for (; byte_at(p) == kMemoize; ++p) ++memoized; };   // of what is not kept
+  const auto take = [&](uint8_t opcode) {        // and its MEMOIZE
+    if (byte_at(p) != opcode) return false;
+    ++p;
+    skip_memoize();
+    return true;
+  };
+  const auto size = [&](Cell& value) {           // what follows the global torch.Size where it is called
+    Cell dims[3];
+    size_t n = 0;
+    while (n < 3 && flat_integer(p, dims[n])) ++n;
+    if (n == 0 || !take(static_cast<uint8_t>(kTuple1 + n - 1)) || !take(kTuple1) || !take(kReduce)) return false;
+    value = store_.tuple(Cell::size, std::span(dims, n));
+    return true;
+  };
+  const auto string = [&](Cell& value) {
+    const std::string_view text(p + 2, byte_at(p + 1));
+    if (!is_utf8(text)) return false;
+    p += 2 + text.size();
+    value = Cell(Cell::string, 0, names_.number(text));
+    if (byte_at(p) == kMemoize) keep(memoized++, value), ++p;
+    return true;
+  };
+  const auto fetched = [&](Cell& value) {
+    const bool is_short = byte_at(p) == kBinGet;
+    const uint32_t id = is_short ? byte_at(p + 1) : load<uint32_t>(p + 1);
+    p += is_short ? 2 : 5;
+    const Fetched& recent = recent_[id % kRecent];
+    value = recent.id == id ? recent.cell : fetch(id);
+    return !value.is(Cell::global) || value.n() != CellMeaning::kSizeClass || size(value);
+  };
+  const auto field = [&](Cell& value) {
+    if (window_.end - p < kReach) return false;
+    switch (byte_at(p)) {
+      case kBinGet: case kLongBinGet: return fetched(value);
+      case kShortBinUnicode: return string(value);
+      case kNone: value = Cell(Cell::none), ++p; return true;
+      default: return flat_integer(p, value);
+    }
+  };
+  const auto object = [&] {
+    skip_memoize();                              // of the object itself
+    if (window_.end - p < kReach || !take(kEmptyDict) || byte_at(p) != kMark) return false;
+    for (++p; byte_at(p) != kSetItems; ++count) {
+      if (count == kMaxCells || !field(fields[count])) return false;
+    }
+    return count % 2 == 0 && byte_at(p + 1) == kBuild;
+  };
+
+  const bool done = object();
+  if (done) {
+    window_.at = p + 2;
+    memoized_ = memoized;
+    meaning_.build(top_[-1], std::span(fields, count));
+  } else {
+    kept_ids_.resize(kept);
+    kept_cells_.resize(kept);
+  }
+  store_.release(mark);
+  return done;
+}
+
 // ---- memo
+
+void CellMachine::memoize() {
+  if (numbering_ == Numbering::puts) throw unsupported("pickle mixes two ways to number its memo");
+  numbering_ = Numbering::memoizes;
+  drops_ = !keep_all_;
+  put(memoized_);
+}
 
 void CellMachine::put_numbered(uint64_t id) {
   if (numbering_ == Numbering::memoizes) throw unsupported("pickle mixes two ways to number its memo");

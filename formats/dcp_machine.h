@@ -4,6 +4,7 @@
 // Memory in proportion to the file; no recursion.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -93,9 +94,9 @@ class CellMachine {
   void forget_open(size_t depth) { while (!open_.empty() && open_.back().depth >= depth) open_.pop_back(); }
   // ---- opcodes
   void tuple(size_t first);
-  bool size_at_once(size_t first);
   void append(size_t first);
   void call(size_t callable);
+  bool object_at_once();
   void call_tuple();
   void build();
   void build_object(std::span<const Cell> fields);
@@ -104,11 +105,14 @@ class CellMachine {
   void skip(uint64_t length);
   void integer_bytes(uint64_t length);
   std::string line();
-  const char* after_memoize(const char* p, uint64_t& memoized) const;
   template <class Integer> Integer number();
   const char* take(uint64_t n);
   // ---- memo
-  static bool lasts(Cell c) { return c.kind() <= Cell::global || c.kind() == Cell::opaque; }
+  static bool lasts(Cell c) {
+    constexpr uint32_t kLasting = ((2U << Cell::global) - 1) | (1U << Cell::opaque);
+    return ((kLasting >> c.kind()) & 1) != 0;
+  }
+  void memoize();
   void put_numbered(uint64_t id);
   void put(uint64_t id);
   void keep(uint64_t id, Cell c);
@@ -129,13 +133,15 @@ class CellMachine {
     uint64_t id = UINT64_MAX;
     Cell cell;
   };
-  std::vector<Fetched> recent_;
+  static constexpr size_t kRecent = 1024;
+  std::array<Fetched, kRecent> recent_;
   std::vector<uint32_t> kept_ids_;
   std::vector<Cell> kept_cells_;
   std::unordered_map<uint64_t, Cell> kept_all_;
   uint64_t memoized_ = 0;            // numbers below were put
   enum class Numbering : uint8_t { unknown, puts, memoizes } numbering_ = Numbering::unknown;
   bool keep_all_;
+  bool drops_ = false;               // MEMOIZE is used, and most of what it numbers is not kept
   int protocol_ = 0;
 };
 

@@ -72,9 +72,8 @@ uint32_t add_row(std::vector<Row>& rows, Row row = Row()) {
 
 class Fold : public CellMeaning {
  public:
-  Fold(CellStore& store, NameTable& names, bool keep_all) : store_(store), names_(names), keep_all_(keep_all) {
-    for (std::string_view word : kWords) names_.number(word);
-  }
+  // `size`: of the file.
+  Fold(CellStore& store, NameTable& names, uint64_t size, bool keep_all);
   Cell global(std::string_view module, std::string_view name) override;
   Cell call(Cell global, std::span<const Cell> args) override;
   void build(Cell object, std::span<const Cell> fields) override;
@@ -120,6 +119,17 @@ class Fold : public CellMeaning {
   bool has_metadata_ = false;
   static constexpr uint8_t kUnbuilt = 255;
 };
+
+// Room that is reserved and not used costs nothing, growing costs copies.
+Fold::Fold(CellStore& store, NameTable& names, uint64_t size, bool keep_all) : store_(store), names_(names), keep_all_(keep_all) {
+  for (std::string_view word : kWords) names_.number(word);
+  out_.chunks.reserve(size / 100);
+  out_.storage.reserve(size / 100);
+  out_.elements.reserve(size / 100);
+  out_.entries.reserve(size / 200);
+  storage_order_.reserve(size / 100);
+  chunk_dims_.reserve(size / 100);
+}
 
 // ---- names and calls
 
@@ -477,8 +487,8 @@ DcpMetadata Fold::finish(Cell result, int protocol) {
 // nullopt: the pickle refers to something that was not kept.
 std::optional<DcpMetadata> fold(const ByteWindow::Read& read, uint64_t size, const std::string& name, bool keep_all, FindingSink& sink) {
   CellStore store;
-  NameTable names;
-  Fold meaning(store, names, keep_all);
+  NameTable names(size / 200);
+  Fold meaning(store, names, size, keep_all);
   ByteWindow window(read, size);
   CellMachine machine(store, names, meaning, window, keep_all);
   try {

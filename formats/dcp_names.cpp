@@ -1,5 +1,7 @@
 #include "formats/dcp_names.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -9,7 +11,8 @@
 namespace fsdpctl {
 
 // The seed differs from run to run, so that no file can make its names collide.
-NameTable::NameTable() : slots_(1024), seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()) {}
+NameTable::NameTable(uint64_t expected)
+    : slots_(std::bit_ceil(std::max<size_t>(512, expected)) * 2), seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()) {}
 
 uint32_t NameTable::hash(std::string_view text) const {
   uint64_t h = seed_ ^ (text.size() * 0x9E3779B97F4A7C15u);

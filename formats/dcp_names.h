@@ -13,7 +13,8 @@ namespace fsdpctl {
 
 class NameTable {
  public:
-  NameTable();
+  // Room for about `expected` names at first; any number will do.
+  explicit NameTable(uint64_t expected = 0);
   // The number of this string, a new one if it is new. Error(unsupported) beyond 2^32 - 16 strings.
   uint32_t number(std::string_view text);
   std::string_view text(uint32_t name) const { return texts_[name]; }

@@ -27,6 +27,12 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > kShown ? fmt::format("{} and {} more", text, names.size() - kShown) : text;
 }
 
+std::vector<std::string> names_of(const std::vector<DcpShard>& shards) {
+  std::vector<std::string> names;
+  for (const DcpShard& shard : shards) names.push_back(shard.name);
+  return names;
+}
+
 class Reader {
  public:
   Reader(std::shared_ptr<Source> source, FindingSink& sink)
@@ -43,7 +49,7 @@ class Reader {
       read_rank_metadata();
     } else {
       throw Error(Exit::damaged, "metadata is missing: the save never finished, or the file was lost")
-          .at(std::string(kDcpMetadata)).found_only(some_of(files_.shards));
+          .at(std::string(kDcpMetadata)).found_only(some_of(names_of(files_.shards)));
     }
     items_->ready();
     read_tree();
@@ -93,8 +99,8 @@ class Reader {
       next = rank + 1;
       read_metadata(name);
     }
-    for (const std::string& shard : files_.shards) {
-      for (; next <= dcp_rank(shard); ++next) report_missing_rank(next);
+    for (const DcpShard& shard : files_.shards) {
+      for (; next <= shard.rank; ++next) report_missing_rank(next);
     }
     content_.highest_rank = std::max(content_.highest_rank, next - 1);
   }
@@ -127,39 +133,36 @@ class Reader {
   }
 
   void describe() {
-    checkpoint_.world_size = content_.highest_rank + 1;
-    checkpoint_.world_size_inferred = true;
-    if (checkpoint_.world_size == 0) checkpoint_.world_size = 1;
     std::vector<std::string>& data = checkpoint_.data_files;
     data = content_.files;
     data.insert(data.end(), metadata_names_.begin(), metadata_names_.end());
     std::sort(data.begin(), data.end());
     data.erase(std::unique(data.begin(), data.end()), data.end());
+    find_stale_files();
+    checkpoint_.world_size = std::max(content_.highest_rank, 0) + 1;
+    checkpoint_.world_size_inferred = true;
 
     auto& facts = checkpoint_.facts;
     facts.emplace_back("nesting", has_paths_ ? "recorded (planner_data)" : "not recorded: names are flat");
-    if (files_.has_metadata == false) facts.emplace_back("metadata", "one file for each rank (saved without collectives)");
+    if (!files_.has_metadata) facts.emplace_back("metadata", "one file for each rank (saved without collectives)");
     if (content_.zstd) facts.emplace_back("transform", std::string(kDcpZstd));
-    report_stale_files();
   }
 
-  void report_stale_files() {
-    std::vector<std::string> others = files_.shards;
-    if (files_.has_metadata) {
-      for (const auto& [rank, name] : files_.rank_metadata) others.push_back(name);
+  void find_stale_files() {
+    const auto is_ours = [this](const std::string& name) {
+      return std::binary_search(checkpoint_.data_files.begin(), checkpoint_.data_files.end(), name);
+    };
+    int32_t idle = -1;                       // ranks that had nothing to write leave empty files
+    for (const DcpShard& shard : files_.shards) {
+      if (is_ours(shard.name)) continue;
+      if (shard.size == 0) idle = std::max(idle, shard.rank);
+      else checkpoint_.stale_files.push_back(shard.name);
     }
-    for (const std::string& name : others) {
-      if (!std::binary_search(checkpoint_.data_files.begin(), checkpoint_.data_files.end(), name)) checkpoint_.stale_files.push_back(name);
+    for (const auto& [rank, name] : files_.rank_metadata) {
+      if (!is_ours(name)) checkpoint_.stale_files.push_back(name);
     }
-    // A rank that had nothing to write leaves an empty file.
-    std::vector<std::string> stale;
-    for (const std::string& name : checkpoint_.stale_files) {
-      if (checkpoint_.source->file(checkpoint_.source->add(name)).size > 0) stale.push_back(name);
-    }
-    checkpoint_.stale_files = std::move(stale);
-    if (!checkpoint_.stale_files.empty()) {
-      sink_.report(warning("files of another save lie beside this one; they are not read").found_only(some_of(checkpoint_.stale_files)));
-    }
+    if (checkpoint_.stale_files.empty()) content_.highest_rank = std::max(content_.highest_rank, idle);
+    else sink_.report(warning("files of another save lie beside this one; they are not read").found_only(some_of(checkpoint_.stale_files)));
     if (!files_.unfinished.empty()) {
       sink_.report(note("unfinished metadata of another save lies beside this one").found_only(some_of(files_.unfinished)));
     }

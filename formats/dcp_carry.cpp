@@ -1,0 +1,162 @@
+#include "formats/dcp_carry.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <unordered_set>
+
+#include "formats/codec/python_classes.h"
+#include "formats/dcp_flatten.h"
+
+namespace fsdpctl {
+namespace {
+
+std::string kind_text(Kind kind) {
+  switch (kind) {
+    case Kind::ordered_dict: return "OrderedDict";
+    case Kind::counter: return "Counter";
+    case Kind::default_dict: return "defaultdict";
+    case Kind::list: return "list";
+    case Kind::tensor: return "tensor";
+    case Kind::object: return "object";
+    default: return "value";
+  }
+}
+
+// Counts what happens often, and remembers where it happened first.
+struct Tally {
+  uint64_t count = 0;
+  std::string first;
+  void add(const std::string& path) {
+    if (count++ == 0) first = path;
+  }
+};
+
+class Losses {
+ public:
+  explicit Losses(FindingSink& sink) : sink_(sink) {}
+
+  // Mappings and lists that are taken apart.
+  void descend(const Value& value) {
+    if (value.is_mapping() && !value.entries().empty()) {
+      mapping(value);
+      for (const Entry& e : value.entries()) below(key_text(e.key), e.value);
+    } else if (value.is(Kind::list) && is_descended(value)) {
+      for (size_t i = 0; i < value.items().size(); ++i) below(std::to_string(i), value.items()[i]);
+    } else if (value.is(Kind::tensor)) {
+      tensor(value);
+    } else {
+      inspect(value);
+    }
+  }
+
+  void summary() {
+    tell(kinds_, "mappings become plain dicts, as whenever PyTorch saves this way");
+    tell(attributes_, "attributes of an OrderedDict are not stored, as whenever PyTorch saves this way");
+    tell(parameters_, "parameters become plain tensors, as whenever PyTorch saves this way");
+  }
+
+ private:
+  void below(const std::string& element, const Value& value) {
+    const size_t length = path_.size();
+    if (length > 0) path_ += '.';
+    path_ += element;
+    descend(value);
+    path_.resize(length);
+  }
+
+  void mapping(const Value& value) {
+    if (!value.is(Kind::dict)) kinds_.add(fmt::format("{} ({})", path_, kind_text(value.kind())));
+    if (value.is(Kind::ordered_dict) && !value.node<MappingNode>().attributes.is(Kind::none)) attributes_.add(path_);
+    std::string keys;
+    uint64_t count = 0;
+    for (const Entry& e : value.entries()) {
+      if (e.key.is(Kind::string)) continue;
+      if (++count <= 3) keys += (keys.empty() ? "" : ", ") + key_text(e.key);
+    }
+    if (count == 0) return;
+    sink_.report(warning("keys become strings").key(path_).found_only(count > 3 ? fmt::format("{} ... ({} keys)", keys, count) : keys));
+  }
+
+  void tensor(const Value& value) {
+    if (value.as_tensor().parameter) parameters_.add(path_);
+    if (!value.tensor_attributes().is(Kind::none)) {
+      sink_.report(warning("attributes of a tensor are not stored").key(path_));
+    }
+  }
+
+  // A value that is stored as a whole.
+  void inspect(const Value& value) {
+    if (has_storage(value)) {
+      sink_.report(error(Exit::refused, "quantised, sparse and other special tensors do not fit into a distributed checkpoint")
+                       .key(path_).found_only(object_class_).try_("--drop '" + path_ + "', or convert --to torch"));
+    } else if (!object_class_.empty()) {
+      sink_.report(warning("value needs its own Python code to be loaded").key(path_).found_only(object_class_));
+    }
+    object_class_.clear();
+    seen_.clear();
+  }
+
+  static bool is_foreign(const ObjectNode& object) {
+    if (!object.callable.is(Kind::global)) return false;
+    const auto& g = object.callable.node<GlobalNode>();
+    return classify_python_name(g.module, g.name).role == PythonRole::foreign;
+  }
+
+  // Is it, or is in it, a tensor that is none here? Also notes the first class of the user's own.
+  bool has_storage(const Value& value) {
+    if (value.is(Kind::storage)) return true;
+    if (value.is(Kind::tensor)) return false;
+    const bool holds = value.is_sequence() || value.is_mapping() || value.is(Kind::object);
+    if (!holds || !seen_.insert(value.identity()).second) return false;
+    if (value.is_sequence()) return any(value.items());
+    if (value.is_mapping()) {
+      for (const Entry& e : value.entries()) {
+        if (has_storage(e.key) || has_storage(e.value)) return true;
+      }
+      return has_storage(value.node<MappingNode>().attributes);
+    }
+    const auto& object = value.node<ObjectNode>();
+    const std::string name = object.class_name();
+    if (name.find("._rebuild_") != std::string::npos && name.starts_with("torch.")) return object_class_ = name, true;   // no storage: meta
+    if (object_class_.empty() && is_foreign(object)) object_class_ = name;
+    if (has_storage(object.args) || has_storage(object.kwargs) || has_storage(object.state) || any(object.items)) return true;
+    for (const Entry& e : object.entries) {
+      if (has_storage(e.key) || has_storage(e.value)) return true;
+    }
+    return false;
+  }
+  bool any(const std::vector<Value>& values) {
+    for (const Value& v : values) {
+      if (has_storage(v)) return true;
+    }
+    return false;
+  }
+
+  void tell(const Tally& tally, const char* what) {
+    if (tally.count == 0) return;
+    sink_.report(note(what).key(tally.first).found_only(tally.count > 1 ? fmt::format("{} of them", tally.count) : ""));
+  }
+
+  FindingSink& sink_;
+  std::string path_;
+  std::string object_class_;
+  std::unordered_set<const void*> seen_;
+  Tally kinds_, attributes_, parameters_;
+};
+
+}  // namespace
+
+void report_dcp_losses(const Checkpoint& checkpoint, FindingSink& sink) {
+  try {
+    const DcpFlatState state(checkpoint.tree);
+  } catch (const Error& e) {
+    sink.report(e.finding());
+    if (!checkpoint.tree.is_mapping()) return;
+  }
+  Losses losses(sink);
+  losses.descend(checkpoint.tree);
+  losses.summary();
+}
+
+}  // namespace fsdpctl
