@@ -1,6 +1,8 @@
 #include "formats/all_formats.h"
 
 #include "formats/dcp.h"
+#include "formats/hf_dcp.h"
+#include "formats/safetensors.h"
 #include "formats/torch.h"
 
 namespace fsdpctl {
@@ -9,6 +11,8 @@ FormatList all_formats() {
   FormatList formats;
   formats.push_back(dcp_format());
   formats.push_back(torch_format());
+  formats.push_back(safetensors_format());
+  formats.push_back(hf_dcp_format());
   return formats;
 }
 

@@ -29,7 +29,8 @@ class Publication {
       : checkpoint_(checkpoint), format_(format), target_(target), options_(options), sink_(sink) {
     result_.path = output;
     while (result_.path.size() > 1 && result_.path.back() == '/') result_.path.pop_back();
-    single_ = format.capabilities().single_file && !target.directory;
+    const Capabilities can = format.capabilities();
+    single_ = !target.directory && (can.single_file || !can.endings.empty());
     result_.manifest = manifest_path(result_.path, !single_);
     result_.changes = options.changes;
   }

@@ -55,7 +55,7 @@ class Renumberer {
   Value copy(const Value& v) {
     if (v.is(Kind::tensor)) {
       TensorLeaf leaf = v.as_tensor();
-      leaf.index = numbers_[leaf.index];
+      leaf.index = number(leaf.index);
       return Value::tensor(leaf, copy(v.tensor_attributes()));
     }
     if (!v.is(Kind::storage) && !holds_values(v)) return v;
@@ -66,10 +66,15 @@ class Renumberer {
   }
 
  private:
+  TensorIndex number(TensorIndex old) const {
+    if (old < numbers_.size()) return numbers_[old];
+    throw Error(Exit::damaged, "tree refers to a tensor that is not there").found_only(std::to_string(old));
+  }
+
   Value copy_node(const Value& v) {
     if (v.is(Kind::storage)) {
       const auto& storage = v.node<StorageNode>();
-      return Value::storage(numbers_[storage.index], storage.storage_class);
+      return Value::storage(number(storage.index), storage.storage_class);
     }
     if (v.is_sequence()) return Value::sequence(v.kind(), copy(v.items()));
     if (v.is_mapping()) {

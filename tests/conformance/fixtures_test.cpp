@@ -30,7 +30,8 @@ std::vector<Case> cases_below(const std::string& root) {
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     if (entry.path().filename() != "expected.json") continue;
     if (entry.path().string().find("/frameworks/") != std::string::npos) continue;
-    for (const auto& [relative, stored] : read_json(entry.path().string()).at("stored").items()) {
+    const nlohmann::json expected = read_json(entry.path().string());
+    for (const auto& [relative, stored] : expected.at("stored").items()) {
       const fs::path at = relative == "." ? entry.path().parent_path() : entry.path().parent_path() / relative;
       cases.push_back({at.string(), entry.path().string(), relative});
     }
