@@ -36,6 +36,16 @@ void count_placements(const Checkpoint& checkpoint, Overview& overview) {
                    [](const auto& a, const auto& b) { return a.second > b.second; });
 }
 
+std::optional<StepRange> readable_steps(Checkpoint& checkpoint, const Parts& parts, int optimizer,
+                                        const EngineOptions& options, FindingSink& sink) {
+  try {
+    return optimizer_steps(checkpoint, parts, optimizer, kMostSteps, options);
+  } catch (const Error& e) {
+    sink.report(e.finding());
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Overview make_overview(Opened& opened, const Parts& parts, const EngineOptions& options, FindingSink& sink) {
@@ -55,13 +65,8 @@ Overview make_overview(Opened& opened, const Parts& parts, const EngineOptions& 
   }
   count_placements(checkpoint, overview);
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
-    OptimizerOverview optimizer{&parts.optimizers[i], std::nullopt};
-    try {
-      optimizer.step = optimizer_steps(checkpoint, parts, static_cast<int>(i), kMostSteps, options);
-    } catch (const Error& e) {
-      sink.report(e.finding());
-    }
-    overview.optimizers.push_back(std::move(optimizer));
+    overview.optimizers.push_back(
+        {&parts.optimizers[i], readable_steps(checkpoint, parts, static_cast<int>(i), options, sink)});
   }
   overview.state = find_training_state(checkpoint, parts);
   overview.manifest = find_manifest(checkpoint, sink);

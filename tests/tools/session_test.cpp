@@ -1,0 +1,300 @@
+// The commands end to end, through the binary, on the sample that the repository ships and on tests/data.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/process.h"
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
+
+namespace fsdpctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kSample = std::string(FSDPCTL_SOURCE_DIR) + "/samples/dcp-fsdp2-w4";
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Expects the exit code; everything that was printed is in the failure's message.
+ProcessResult expect(int code, const std::vector<std::string>& arguments, const ProcessOptions& options = {}) {
+  const ProcessResult result = run_fsdpctl(arguments, options);
+  std::string line;
+  for (const std::string& argument : arguments) line += " " + argument;
+  EXPECT_EQ(result.exit_code, code) << "fsdpctl" << line << "\n" << result.out << result.err;
+  return result;
+}
+
+nlohmann::json only(const std::string& text, const std::string& message_type) {
+  std::vector<nlohmann::json> found;
+  for (nlohmann::json& object : json_lines(text)) {
+    if (object["message_type"] == message_type) found.push_back(std::move(object));
+  }
+  if (found.size() != 1) throw std::runtime_error(message_type + ": " + std::to_string(found.size()) + " of them");
+  return found[0];
+}
+
+void flip_byte(const std::string& path, uint64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char old = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(old ^ 0x40));
+}
+
+class Session : public testing::Test {
+ protected:
+  TempDir work;
+  std::string at(const std::string& name) const { return work / name; }
+};
+
+// ---- inspect
+
+TEST_F(Session, InspectSaysWhatItIsInTheFirstLine) {
+  const ProcessResult result = expect(0, {"inspect", kSample});
+  const std::string first = result.out.substr(0, result.out.find('\n'));
+  EXPECT_EQ(first, kSample + ": dcp checkpoint of 4 ranks, 28 tensors, 1.8 KiB, whole by its metadata");
+  for (const char* fact :
+       {"Shard(0) 17", "AdamW", "2 groups", "step 2", "scale 1024", "last_epoch 2", "not recorded"}) {
+    EXPECT_NE(result.out.find(fact), std::string::npos) << fact << "\n" << result.out;
+  }
+  EXPECT_EQ(result.err, "");
+}
+
+TEST_F(Session, InspectJsonHasTheContract) {
+  const ProcessResult result =
+      expect(0, {"inspect", "--json", "--tensors", "--sha256", "--fingerprint", "--extra", "--groups", kSample});
+  const nlohmann::json checkpoint = only(result.out, "checkpoint");
+  EXPECT_EQ(checkpoint["format"], "dcp");
+  EXPECT_EQ(checkpoint["whole"], true);
+  EXPECT_EQ(checkpoint["world_size"], 4);
+  EXPECT_EQ(checkpoint["parts"]["model"]["tensors"], 10);
+  EXPECT_EQ(checkpoint["optimizers"][0]["step"]["highest"], 2.0);
+  size_t tensors = 0, values = 0, groups = 0;
+  for (const nlohmann::json& object : json_lines(result.out)) {
+    values += object["message_type"] == "value" ? 1 : 0;
+    groups += object["message_type"] == "group" ? 1 : 0;
+    if (object["message_type"] != "tensor") continue;
+    ++tensors;
+    EXPECT_EQ(object["crc64"].get<std::string>().size(), 16u);
+    EXPECT_EQ(object["sha256"].get<std::string>().size(), 64u);
+    if (object["key"] == "optim.state.lowp.weight.exp_avg") {
+      EXPECT_EQ(object["part"], "optimizer");
+      EXPECT_EQ(object["fqn"], "lowp.weight");
+      EXPECT_EQ(object["field"], "exp_avg");
+      EXPECT_EQ(object["dtype"], "bfloat16");
+      EXPECT_EQ(object["shape"], nlohmann::json({5, 3}));
+    }
+  }
+  EXPECT_EQ(tensors, 28u);
+  EXPECT_EQ(groups, 2u);
+  EXPECT_GT(values, 30u);
+  EXPECT_EQ(json_lines(result.out).back()["message_type"], "summary");
+  EXPECT_EQ(json_lines(result.out).back()["schema_version"], 1);
+}
+
+TEST_F(Session, InspectNameChoosesByKeyAndByFqn) {
+  const auto count = [&](const std::string& glob) {
+    size_t n = 0;
+    for (const nlohmann::json& object :
+         json_lines(expect(0, {"inspect", "--json", "--tensors", "--name", glob, kSample}).out)) {
+      n += object["message_type"] == "tensor" ? 1 : 0;
+    }
+    return n;
+  };
+  EXPECT_EQ(count("model.lowp.weight"), 1u);
+  EXPECT_EQ(count("lowp.weight"), 4u);  // the FQN: parameter, two moments, step
+  EXPECT_EQ(count("*.exp_avg"), 6u);
+  EXPECT_EQ(count("nothing"), 0u);
+}
+
+TEST_F(Session, SeveralCheckpointsAreAllTriedAndTheFirstFailureIsTheExitCode) {
+  const ProcessResult result = expect(6, {"inspect", at("none"), kSample, at("nothing")});
+  EXPECT_NE(result.out.find("dcp checkpoint"), std::string::npos);
+  EXPECT_NE(result.err.find("none"), std::string::npos);
+  EXPECT_NE(result.err.find("nothing"), std::string::npos);
+  const ProcessResult machine = expect(6, {"verify", "--json", at("none"), kSample});
+  EXPECT_EQ(only(machine.out, "summary")["failed"], 1);
+}
+
+TEST_F(Session, ABrokenPipeIsAQuietSuccess) {
+  const std::string command =
+      std::string(FSDPCTL_BINARY) + " inspect --json --tensors --pieces --extra '" + kSample + "'";
+  const ProcessResult result = run_process({"bash", "-c", "set -o pipefail; " + command + " | true"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+}
+
+TEST_F(Session, AFullDiskUnderStdoutIsAnError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  const ProcessResult result =
+      run_process({"bash", "-c", std::string(FSDPCTL_BINARY) + " inspect '" + kSample + "' > /dev/full"});
+  EXPECT_EQ(result.exit_code, 6);
+  EXPECT_NE(result.err.find("output could not be written"), std::string::npos);
+}
+
+// ---- verify
+
+TEST_F(Session, VerifyNeverCallsOkWhatIsNotRecorded) {
+  const ProcessResult quick = expect(0, {"verify", kSample});
+  EXPECT_NE(quick.out.find("no damage found"), std::string::npos);
+  EXPECT_NE(quick.out.find("not read (--data"), std::string::npos);
+  const ProcessResult data = expect(0, {"verify", "--data", kSample});
+  EXPECT_NE(data.out.find("manifest    not recorded"), std::string::npos) << data.out;
+  EXPECT_EQ(data.out.find("verified"), std::string::npos);
+}
+
+TEST_F(Session, SealingFindsLaterDamageAndNamesTheTensor) {
+  fs::copy(kSample, at("ckpt"), fs::copy_options::recursive);
+  expect(0, {"verify", "--write-manifest", at("ckpt")});
+  EXPECT_TRUE(fs::exists(at("ckpt/fsdpctl.manifest.json")));
+  EXPECT_NE(expect(0, {"verify", "--data", at("ckpt")}).out.find("28 of 28 tensors"), std::string::npos);
+  EXPECT_NE(expect(2, {"verify", "--write-manifest", at("ckpt")}).err.find("manifest already"), std::string::npos);
+
+  // Into the bytes of one tensor: found by offset from --pieces.
+  std::string file;
+  uint64_t offset = 0;
+  for (const nlohmann::json& object :
+       json_lines(expect(0, {"inspect", "--json", "--pieces", "--name", "model.core.tok.weight", at("ckpt")}).out)) {
+    if (object["message_type"] == "piece" && object["rank"] == 2) {
+      file = object["path"];
+      offset = object["offset"].get<uint64_t>() + object["length"].get<uint64_t>() / 2;
+    }
+  }
+  flip_byte(at("ckpt/" + file), offset);
+  const ProcessResult text = expect(3, {"verify", "--data", at("ckpt")});
+  EXPECT_NE(text.out.find("model.core.tok.weight"), std::string::npos) << text.out;
+  const ProcessResult machine = expect(3, {"verify", "--data", "--json", "--junit", at("report.xml"), at("ckpt")});
+  EXPECT_EQ(only(machine.out, "report")["code"], 3);
+  EXPECT_NE(read(at("report.xml")).find("<failure message="), std::string::npos);
+  EXPECT_NE(read(at("report.xml")).find("failures=\"1\""), std::string::npos);
+}
+
+TEST_F(Session, LocksSayWhatIsCompatible) {
+  expect(0, {"verify", kSample, "--write-lock", at("model.lock")});
+  EXPECT_NE(expect(2, {"verify", kSample, "--write-lock", at("model.lock")}).err.find("output exists"),
+            std::string::npos);
+  expect(0, {"verify", kSample, "--write-lock", at("model.lock"), "--force"});
+  EXPECT_NE(expect(0, {"verify", kSample, "--against", at("model.lock")}).out.find("compatible"), std::string::npos);
+  expect(0, {"convert", kSample, "-o", at("cast.pt"), "--to", "torch", "--dtype", "float16"});
+  const ProcessResult other = expect(1, {"verify", at("cast.pt"), "--against", at("model.lock")});
+  EXPECT_NE(other.out.find("not compatible"), std::string::npos);
+  EXPECT_NE(other.out.find("bfloat16"), std::string::npos) << other.out;
+  expect(1, {"verify", at("cast.pt"), "--against", kSample});
+}
+
+// ---- reshard, convert, diff
+
+TEST_F(Session, ReshardKeepsTheContentForAnyWorldSize) {
+  for (const std::string n : {"1", "3", "7", "16"}) {
+    const std::string out = at("w" + n);
+    const ProcessResult result = expect(0, {"reshard", kSample, "-o", out, "--world-size", n, "--json"});
+    const nlohmann::json summary = only(result.out, "summary");
+    EXPECT_EQ(summary["read_back"], true);
+    EXPECT_EQ(summary["fingerprint"], summary["source_fingerprint"]);
+    EXPECT_EQ(only(expect(0, {"inspect", "--json", out}).out, "checkpoint")["format"], "dcp");
+    expect(0, {"diff", kSample, out});
+    expect(0, {"verify", "--data", out});
+  }
+}
+
+TEST_F(Session, ConvertGoesThereAndBack) {
+  expect(0, {"convert", kSample, "-o", at("all.pt"), "--to", "torch"});
+  expect(0, {"convert", at("all.pt"), "-o", at("back"), "--to", "dcp", "--world-size", "4"});
+  const nlohmann::json same = only(expect(0, {"diff", "--json", "--data", kSample, at("back")}).out, "summary");
+  EXPECT_EQ(same["same"], true);
+  EXPECT_EQ(same["compared_tensors"], 28);
+}
+
+TEST_F(Session, ModelAloneGoesToOneSafetensorsFileOrADirectory) {
+  expect(0, {"convert", kSample, "-o", at("model.safetensors"), "--to", "safetensors", "--part", "model"});
+  EXPECT_TRUE(fs::is_regular_file(at("model.safetensors")));
+  expect(0, {"convert", kSample, "-o", at("model"), "--to", "safetensors", "--part", "model"});
+  EXPECT_TRUE(fs::is_directory(at("model")));
+  expect(0, {"diff", at("model"), at("model.safetensors")});
+}
+
+TEST_F(Session, DiffSaysWhatAndWhere) {
+  expect(0, {"convert", kSample, "-o", at("a.pt"), "--to", "torch"});
+  expect(0, {"convert", kSample, "-o", at("b.pt"), "--to", "torch", "--drop", "anchor.weight", "--dtype", "bfloat16"});
+  const ProcessResult result = expect(1, {"diff", "--json", at("a.pt"), at("b.pt")});
+  bool missing = false, dtype = false;
+  for (const nlohmann::json& object : json_lines(result.out)) {
+    if (object["message_type"] != "difference") continue;
+    missing = missing || (object["kind"] == "missing" && object["key"] == "model.anchor.weight");
+    dtype = dtype || (object["kind"] == "dtype" && object["key"] == "model.core.tok.weight");
+  }
+  EXPECT_TRUE(missing);
+  EXPECT_TRUE(dtype);
+  EXPECT_NE(expect(1, {"diff", at("a.pt"), at("b.pt")}).out.find("different: "), std::string::npos);
+}
+
+TEST_F(Session, EveryActOnTheContentIsListed) {
+  const ProcessResult result = expect(0, {"convert", kSample, "-o", at("out"), "--to", "dcp", "--dtype", "bfloat16",
+                                          "--drop", "temp", "--rename", "^core\\.=trunk.", "--json"});
+  std::map<std::string, size_t> kinds;
+  for (const nlohmann::json& object : json_lines(result.out)) {
+    if (object["message_type"] == "change") ++kinds[object["kind"].get<std::string>()];
+  }
+  EXPECT_GT(kinds["cast"], 0u) << result.out;
+  EXPECT_GT(kinds["dropped"], 0u);
+  EXPECT_GT(kinds["renamed"], 0u);
+  const std::string manifest = read(at("out/fsdpctl.manifest.json"));
+  EXPECT_NE(manifest.find("trunk.tok.weight"), std::string::npos);
+  EXPECT_EQ(manifest.find(at("out")), std::string::npos) << "an absolute path in the manifest";
+}
+
+TEST_F(Session, ExistingOutputIsUntouchedUnlessForced) {
+  std::ofstream(at("out")) << "mine";
+  expect(2, {"convert", kSample, "-o", at("out"), "--to", "torch"});
+  EXPECT_EQ(read(at("out")), "mine");
+  expect(0, {"convert", kSample, "-o", at("out"), "--to", "torch", "--force"});
+  EXPECT_EQ(only(expect(0, {"inspect", "--json", at("out")}).out, "checkpoint")["format"], "torch");
+}
+
+TEST_F(Session, DryRunWritesNothing) {
+  const ProcessResult result = expect(0, {"reshard", kSample, "-o", at("out"), "--world-size", "3", "--dry-run"});
+  EXPECT_NE(result.out.find("nothing was written"), std::string::npos);
+  EXPECT_TRUE(fs::is_empty(work.path()));
+}
+
+TEST_F(Session, NoReadBackIsSaid) {
+  EXPECT_NE(
+      expect(0, {"reshard", kSample, "-o", at("out"), "--world-size", "3", "--no-read-back"}).out.find("not read back"),
+      std::string::npos);
+}
+
+TEST_F(Session, ReshardingAFormatWithoutRanksNamesTheCommandThatDoesIt) {
+  expect(0, {"convert", kSample, "-o", at("all.pt"), "--to", "torch"});
+  const ProcessResult result = expect(4, {"reshard", at("all.pt"), "-o", at("out"), "--world-size", "3"});
+  EXPECT_NE(result.err.find("fsdpctl convert " + at("all.pt") + " -o " + at("out") + " --to dcp --world-size 3"),
+            std::string::npos)
+      << result.err;
+}
+
+TEST_F(Session, TheSourceIsNeverChanged) {
+  fs::copy(kSample, at("ckpt"), fs::copy_options::recursive);
+  fs::permissions(at("ckpt"), fs::perms::owner_write, fs::perm_options::remove);
+  for (const char* command : {"inspect", "verify"}) expect(0, {command, at("ckpt")});
+  expect(0, {"convert", at("ckpt"), "-o", at("all.pt"), "--to", "torch"});
+  fs::permissions(at("ckpt"), fs::perms::owner_write, fs::perm_options::add);
+  for (const auto& entry : fs::directory_iterator(kSample)) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_EQ(read(entry.path().string()), read(at("ckpt/" + name))) << name;
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(kSample), {}), std::distance(fs::directory_iterator(at("ckpt")), {}));
+}
+
+TEST_F(Session, TheDemoEndsWell) {
+  const ProcessResult result =
+      run_process({"bash", std::string(FSDPCTL_SOURCE_DIR) + "/scripts/demo.sh", FSDPCTL_BINARY});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
+}  // namespace
+}  // namespace fsdpctl

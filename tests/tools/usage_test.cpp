@@ -1,0 +1,175 @@
+// Every kind of wrong command line: exit code 2 (or the one that fits), one message in the error form, and nothing
+// done.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/program.h"
+#include "tests/support/temp_dir.h"
+
+namespace fsdpctl {
+namespace {
+
+struct Wrong {
+  std::vector<std::string> arguments;
+  std::string what;      // first line of the message
+  std::string mentions;  // somewhere in it
+};
+
+void PrintTo(const Wrong& wrong, std::ostream* out) {
+  for (const std::string& argument : wrong.arguments) *out << argument << " ";
+}
+
+const std::vector<Wrong> kWrong = {
+    {{}, "no command given", "fsdpctl --help"},
+    {{"inspct", "x"}, "unknown command", "fsdpctl inspect x"},
+    {{"frobnicate"}, "unknown command", "fsdpctl --help"},
+    {{"--frobnicate"}, "unknown option", "--frobnicate"},
+    {{"--frobnicate", "inspect", "x"}, "unknown option", "--frobnicate"},
+    {{"inspect"}, "argument missing", "CKPT"},
+    {{"inspect", "x", "--tensor"}, "unknown option", "fsdpctl inspect x --tensors"},
+    {{"inspect", "x", "-z"}, "unknown option", "-z"},
+    {{"inspect", "x", "--name"}, "arguments do not fit", "--name"},
+    {{"inspect", "x", "--threads", "many"}, "bad value", "'many'"},
+    {{"--threads", "0", "inspect", "x"}, "bad value", "'0'"},
+    {{"inspect", "x", "--max-memory", "1MiB"}, "bad value", "16 MiB"},
+    {{"inspect", "x", "--color", "red"}, "bad value", "auto, always or never"},
+    {{"inspect", "x", "--progress", "no"}, "bad value", "auto, always or never"},
+    {{"verify"}, "argument missing", "CKPT"},
+    {{"verify", "x", "--against"}, "arguments do not fit", "--against"},
+    {{"verify", "a", "b", "--write-lock", "l"}, "a lock file is of one checkpoint", "--write-lock"},
+    {{"diff"}, "argument missing", "A"},
+    {{"diff", "a"}, "argument missing", "B"},
+    {{"diff", "a", "b", "c"}, "one argument too many", "'c'"},
+    {{"diff", "a", "b", "--rtol", "-1"}, "bad value", "not negative"},
+    {{"diff", "a", "b", "--data", "--structure"}, "arguments do not fit", "--structure"},
+    {{"reshard"}, "argument missing", "CKPT"},
+    {{"reshard", "x", "-o", "y"}, "argument missing", "--world-size"},
+    {{"reshard", "x", "--world-size", "2"}, "argument missing", "--output"},
+    {{"reshard", "x", "-o", "y", "--world_size", "2"}, "unknown option", "fsdpctl reshard x -o y --world-size 2"},
+    {{"reshard", "x", "-o", "y", "--world-size", "0"}, "bad value", "--world-size"},
+    {{"reshard", "x", "-o", "y", "--world-size", "two"}, "bad value", "'two'"},
+    {{"reshard", "x", "-o", "y", "--world-size", "2", "--world-size", "3"}, "arguments do not fit", "--world-size"},
+    {{"reshard", "x", "z", "-o", "y", "--world-size", "2"}, "one argument too many", "'z'"},
+    {{"convert", "x", "-o", "y"}, "argument missing", "--to"},
+    {{"convert", "x", "-o", "y", "--to", "pickle"}, "unknown format", "'pickle'"},
+    {{"convert", "x", "-o", "y", "--to", "safetensor"}, "unknown format", "--to safetensors"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--part", "weights"}, "bad value", "model, optimizer or all"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--dtype", "int8"}, "bad value", "floating"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--dtype", "half"}, "bad value", "'half'"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--rename", "abc"}, "bad value", "REGEX=REPL"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--rename", "=b"}, "bad value", "REGEX=REPL"},
+    {{"convert", "x", "-o", "y", "--to", "torch", "--world-size", "2"},
+     "this format has no world size",
+     "--world-size"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--max-shard-size", "big"}, "bad value", "'big'"},
+    {{"convert", "x", "-o", "y", "--to", "dcp", "--max-shard-size", "1GB"},
+     "this format has no shard size",
+     "--max-shard-size"},
+    {{"convert", "x", "-o", "y.safetensors", "--to", "torch"},
+     "output's name belongs to another format",
+     "--to safetensors"},
+    {{"convert", "x", "-o", "y.pt", "--to", "dcp"}, "output's name belongs to another format", "--to torch"},
+    {{"convert", "x", "-o", "y.pt/", "--to", "torch"}, "output is one file, not a directory", "y.pt/"},
+    {{"convert", "x", "-o", "", "--to", "torch"}, "output needs a name", "--output"},
+    {{"convert", "x", "-o", "..", "--to", "dcp"}, "output needs a name", "--output"},
+    {{"generate"}, "argument missing", "WHAT"},
+    {{"generate", "powershell"}, "bad value", "man, bash, zsh or fish"},
+    {{"generate", "fsih"}, "bad value", "fsdpctl generate fish"},
+};
+
+class WrongUsage : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongUsage, IsRefusedWithOneMessageAndNothingIsDone) {
+  TempDir scratch;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(scratch.path());
+  const ProgramResult text = run_in_process(GetParam().arguments);
+  std::vector<std::string> with_json = GetParam().arguments;
+  with_json.insert(with_json.begin(), "--json");
+  const ProgramResult machine = run_in_process(with_json);
+  std::filesystem::current_path(before);
+
+  EXPECT_EQ(text.exit_code, 2);
+  EXPECT_EQ(text.out, "");
+  EXPECT_EQ(text.err.substr(0, text.err.find('\n')), "fsdpctl: error: " + GetParam().what);
+  EXPECT_NE(text.err.find(GetParam().mentions), std::string::npos) << text.err;
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+
+  EXPECT_EQ(machine.exit_code, 2);
+  EXPECT_EQ(machine.out, "");
+  const auto objects = json_lines(machine.err);
+  ASSERT_EQ(objects.size(), 1u);
+  EXPECT_EQ(objects[0]["message_type"], "error");
+  EXPECT_EQ(objects[0]["what"], GetParam().what);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, WrongUsage, testing::ValuesIn(kWrong));
+
+TEST(Usage, ABadVariableIsAUsageError) {
+  const ProgramResult result = run_in_process({"inspect", "x"}, {{"FSDPCTL_THREADS", "lots"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("FSDPCTL_THREADS"), std::string::npos);
+}
+
+TEST(Usage, JsonByVariableReachesErrorsOfTheCommandLine) {
+  const ProgramResult result = run_in_process({"inspct"}, {{"FSDPCTL_JSON", "1"}});
+  EXPECT_EQ(json_lines(result.err).at(0)["code"], 2);
+}
+
+TEST(Usage, AMissingCheckpointIsNotAUsageError) {
+  TempDir scratch;
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"inspect", scratch / "none"},
+                                             {"verify", scratch / "none"},
+                                             {"diff", scratch / "none", scratch / "none"},
+                                             {"reshard", scratch / "none", "-o", scratch / "out", "--world-size", "2"},
+                                             {"convert", scratch / "none", "-o", scratch / "out", "--to", "dcp"}}) {
+    const ProgramResult result = run_in_process(arguments);
+    EXPECT_EQ(result.exit_code, 6) << arguments[0] << result.out << result.err;
+    EXPECT_NE((result.out + result.err).find("none"), std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(scratch / "out"));
+  }
+}
+
+TEST(Usage, AMissingOutputDirectoryIsNamedWithTheCommandThatMakesIt) {
+  TempDir scratch;
+  const ProgramResult result =
+      run_in_process({"convert", scratch.path(), "-o", scratch / "no/such/out", "--to", "dcp"});
+  EXPECT_EQ(result.exit_code, 6);
+  EXPECT_NE(result.err.find("mkdir -p " + (scratch / "no/such")), std::string::npos) << result.err;
+}
+
+TEST(Usage, OutputAndInputStayApart) {
+  TempDir scratch;
+  std::filesystem::create_directory(scratch / "in");
+  std::filesystem::create_directory_symlink(scratch / "in", scratch / "link");
+  const auto refused = [&](const std::string& input, const std::string& output) {
+    const ProgramResult result = run_in_process({"convert", input, "-o", output, "--to", "dcp", "--force"});
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    return result.err.substr(0, result.err.find('\n'));
+  };
+  EXPECT_EQ(refused(scratch / "in", scratch / "in"), "fsdpctl: error: output is the input");
+  EXPECT_EQ(refused(scratch / "in", scratch / "link"), "fsdpctl: error: output is the input");
+  EXPECT_EQ(refused(scratch / "in", scratch / "link/out"), "fsdpctl: error: output lies inside the input");
+  EXPECT_EQ(refused(scratch / "in", scratch.path()), "fsdpctl: error: input lies inside the output");
+}
+
+TEST(Usage, HelpIsReachedInEveryWay) {
+  const std::string help = run_in_process({"reshard", "--help"}).out;
+  EXPECT_NE(help.find("usage: fsdpctl reshard"), std::string::npos);
+  EXPECT_EQ(run_in_process({"reshard", "-h"}).out, help);
+  EXPECT_EQ(run_in_process({"help", "reshard"}).out, help);
+  EXPECT_EQ(run_in_process({"reshard", "--help"}).exit_code, 0);
+  EXPECT_EQ(run_in_process({"help"}).out, run_in_process({"--help"}).out);
+}
+
+TEST(Usage, VersionIsOneLine) {
+  const ProgramResult result = run_in_process({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out.rfind("fsdpctl ", 0), 0u);
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);
+}
+
+}  // namespace
+}  // namespace fsdpctl
