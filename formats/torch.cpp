@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "formats/torch_file.h"
+#include "formats/torch_ranks.h"
 
 namespace fsdpctl {
 namespace {
@@ -33,12 +34,20 @@ std::optional<Match> recognize_file(Source& source) {
   return std::nullopt;
 }
 
+[[noreturn]] void open_directory(const Checkpoint& checkpoint) {
+  if (const auto ranks = find_rank_files(*checkpoint.source); !ranks.empty()) refuse_rank_files(ranks);
+  throw Error(Exit::unsupported, "directory has no torch.save checkpoint").at(checkpoint.source->path());
+}
+
 class TorchFormat : public Format {
  public:
   std::string_view name() const override { return "torch"; }
 
   std::optional<Match> recognize(Source& source) const override {
-    return source.is_directory() ? std::nullopt : recognize_file(source);
+    if (!source.is_directory()) return recognize_file(source);
+    const std::vector<std::string> ranks = find_rank_files(source);
+    if (!ranks.empty()) return Match{50, "directory with per-rank files such as " + ranks.front()};
+    return std::nullopt;
   }
 
   Checkpoint open(std::shared_ptr<Source> source, FindingSink& sink) const override {
@@ -46,7 +55,9 @@ class TorchFormat : public Format {
     checkpoint.format = name();
     checkpoint.source = std::move(source);
     Source& files = *checkpoint.source;
+    if (files.is_directory()) open_directory(checkpoint);
     const std::string file = files.entries().front().name;
+    if (rank_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
     checkpoint.metadata_file = file;
     checkpoint.data_files = {file};
     checkpoint.tree = read_torch_file(checkpoint, files.add(file), 0, sink, &checkpoint.format_detail);

@@ -13,6 +13,7 @@ namespace {
 constexpr uint64_t kEnd = 22, kLocator = 20, kEnd64 = 56, kCentral = 46;
 constexpr uint32_t kEndSignature = 0x06054B50, kLocatorSignature = 0x07064B50, kEnd64Signature = 0x06064B50;
 constexpr uint32_t kCentralSignature = 0x02014B50, kLocalSignature = 0x04034B50;
+constexpr uint64_t kMaxDirectory = 512 << 20;   // bytes: some eight million members
 constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kSealedFlags = 0x0001 | 0x0040 | 0x2000;   // encrypted, strongly encrypted, masked headers
 
@@ -96,6 +97,7 @@ ZipEnd find_zip_end(Bytes tail, uint64_t length, const std::string& name, uint64
         throw damaged("the two end records of the archive disagree", name, base + offset64, base + length);
       }
     }
+    if (end.directory_size > kMaxDirectory) throw unsafe("archive directory is too big", name, fmt::format("{} bytes", end.directory_size));
     if (disks != 0) throw unsafe("archive is split over several disks", name, "");
     const uint64_t available = tail_offset + limit;
     if (end.directory_offset > available || end.directory_size > available - end.directory_offset) {

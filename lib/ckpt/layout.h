@@ -21,7 +21,8 @@ namespace fsdpctl {
 struct Segment {
   enum class Kind : uint8_t {
     rendered,        // known now
-    rendered_late,   // needs CRC-32s of this file: written after the data
+    rendered_late,   // needs CRC-32s of this file: written after the data. In an item that has a tensor segment: of
+                     // that item only (small items are written in one go); in other items: of any
     tensor,          // box of a tensor, in its TensorInfo::dtype, row-major, little-endian
     zero,            // zeros
   };

@@ -186,7 +186,7 @@ std::string WrittenCheckpoint::region_bytes(TensorIndex t, const Box& region) co
   if (is_empty(region)) return bytes;
   std::vector<int64_t> index(info.shape.size());
   do {
-    bytes += content[t].substr(flat_index(index, region.offset, info.shape) * item, item);
+    bytes.append(content[t], flat_index(index, region.offset, info.shape) * item, item);
   } while (next_index(index, region.size));
   return bytes;
 }

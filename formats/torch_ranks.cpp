@@ -1,0 +1,68 @@
+#include "formats/torch_ranks.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "lib/base/finding.h"
+
+namespace fsdpctl {
+namespace {
+
+std::optional<int64_t> number(std::string_view digits) {
+  int64_t value = 0;
+  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (status != std::errc() || end != digits.data() + digits.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<RankFile> rank_file(std::string_view name) {
+  constexpr std::string_view kWorld = "_world_size_", kRank = "_rank_", kEnding = ".pt";
+  if (!name.ends_with(kEnding)) return std::nullopt;
+  name.remove_suffix(kEnding.size());
+  const size_t world_at = name.rfind(kWorld), rank_at = name.rfind(kRank);
+  if (world_at == std::string_view::npos || rank_at == std::string_view::npos) return std::nullopt;
+  const size_t world_digits = world_at + kWorld.size();
+  if (rank_at < world_digits) return std::nullopt;
+  const auto world_size = number(name.substr(world_digits, rank_at - world_digits));
+  const auto rank = number(name.substr(rank_at + kRank.size()));
+  if (!world_size || !rank || *rank >= *world_size) return std::nullopt;
+  return RankFile{std::string(name.substr(0, world_at)), *world_size, *rank};
+}
+
+std::vector<std::string> find_rank_files(const Source& source) {
+  std::vector<std::string> names;
+  for (const DirectoryEntry& e : source.entries()) {
+    if (e.kind == FileKind::file && rank_file(e.name)) names.push_back(e.name);
+  }
+  return names;
+}
+
+void refuse_rank_files(const std::vector<std::string>& names) {
+  std::map<std::string, std::set<int64_t>> ranks;   // by group
+  const int64_t world_size = rank_file(names.front())->world_size;
+  for (const std::string& name : names) {
+    const RankFile file = *rank_file(name);
+    if (file.world_size != world_size) {
+      throw Error(Exit::damaged, "per-rank files of two world sizes in one directory").at(name)
+          .saw(fmt::format("world size {}", world_size), fmt::format("{}", file.world_size));
+    }
+    ranks[file.group].insert(file.rank);
+  }
+  for (const auto& [group, present] : ranks) {
+    if (static_cast<int64_t>(present.size()) == world_size) continue;
+    int64_t missing = 0;
+    while (present.contains(missing)) ++missing;
+    throw Error(Exit::damaged, "per-rank file is missing")
+        .at(fmt::format("{}_world_size_{}_rank_{}.pt", group, world_size, missing))
+        .saw(fmt::format("{} files", world_size), fmt::format("{}", present.size()));
+  }
+  throw Error(Exit::unsupported, "checkpoints of per-rank torch.save files are not supported").at(names.front())
+      .found_only(fmt::format("{} files of world size {}", names.size(), world_size));
+}
+
+}  // namespace fsdpctl

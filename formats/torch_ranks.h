@@ -1,0 +1,27 @@
+// Per-rank files of torch.save, named NAME_world_size_W_rank_R.pt: recognised, so that a part is not taken for the whole.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/ckpt/source.h"
+
+namespace fsdpctl {
+
+struct RankFile {
+  std::string group;           // "model"
+  int64_t world_size = 0;
+  int64_t rank = 0;
+};
+std::optional<RankFile> rank_file(std::string_view name);
+
+// A directory's files of that kind; empty when it has none.
+std::vector<std::string> find_rank_files(const Source& source);
+
+// Why they cannot be read: Error(damaged) where ranks are missing or two saves are mixed, else Error(unsupported).
+[[noreturn]] void refuse_rank_files(const std::vector<std::string>& names);
+
+}  // namespace fsdpctl

@@ -1,0 +1,160 @@
+#include "lib/ckpt/block_filler.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "lib/base/checksum.h"
+#include "lib/ckpt/jobs.h"
+
+namespace fsdpctl {
+namespace {
+
+constexpr size_t kLargestItem = 16;   // bytes of an element
+
+[[noreturn]] void broken(const FileLayout& layout, const char* what) {
+  throw Error(Exit::failed, what).at(layout.path());
+}
+
+// What the late segments of an item with a tensor may ask for: its CRC-32.
+class OneCrc final : public ItemCrcs {
+ public:
+  OneCrc(const FileLayout& layout, uint64_t item, uint32_t crc) : layout_(layout), item_(item), crc_(crc) {}
+  uint32_t crc32(uint64_t item) const override {
+    if (item != item_) broken(layout_, "layout asks for the checksum of another item");
+    return crc_;
+  }
+
+ private:
+  const FileLayout& layout_;
+  uint64_t item_;
+  uint32_t crc_;
+};
+
+// The last item that begins at or before `offset`.
+uint64_t item_at(const FileLayout& layout, uint64_t offset) {
+  uint64_t low = 0, high = layout.item_count();
+  while (low + 1 < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    (layout.item_offset(middle) <= offset ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace
+
+void segments_of(const FileLayout& layout, uint64_t item, SegmentList& list) {
+  layout.segments(item, list);
+  uint64_t next = layout.item_offset(item);
+  for (const Segment& segment : list.segments) {
+    if (segment.offset != next) broken(layout, "layout has a gap");
+    next += segment.length;
+  }
+  if (next != layout.item_offset(item + 1)) broken(layout, "layout has a gap");
+}
+
+const Segment* tensor_segment(const SegmentList& list) {
+  for (const Segment& segment : list.segments) {
+    if (segment.kind == Segment::Kind::tensor) return &segment;
+  }
+  return nullptr;
+}
+
+bool is_early(const Segment& late, const Segment* tensor) {
+  if (tensor == nullptr) return false;
+  const uint64_t begin = std::min(late.offset, tensor->offset);
+  const uint64_t end = std::max(late.offset + late.length, tensor->offset + tensor->length);
+  return begin / kBlockUnit == (std::max(end, begin + 1) - 1) / kBlockUnit;
+}
+
+void render_segment(const FileLayout& layout, uint64_t item, const Segment& segment, const ItemCrcs* crcs,
+                    std::string& out) {
+  const size_t before = out.size();
+  layout.render(item, segment, crcs, out);
+  if (out.size() - before != segment.length) broken(layout, "layout rendered another length than it promised");
+}
+
+void BlockFiller::fill(const FileLayout& layout, uint64_t offset, std::span<std::byte> bytes, JobRecord& record) {
+  const Block block = {layout, offset, offset + bytes.size(), bytes.data(), record};
+  const uint64_t items = layout.item_count();
+  uint64_t item = item_at(layout, offset);
+  for (; item < items && layout.item_offset(item) < block.end; ++item) fill_item(block, item);
+  if (item == items && layout.item_offset(items) < block.end) broken(layout, "layout ends early");
+}
+
+void BlockFiller::fill_item(const Block& block, uint64_t item) {
+  segments_of(block.layout, item, list_);
+  const Segment* tensor = tensor_segment(list_);
+  const auto meets = [&block](const Segment& s) { return s.offset < block.end && s.offset + s.length > block.begin; };
+  uint32_t crc = 0;   // of the tensor segment, if it lies in this block
+  if (tensor != nullptr && meets(*tensor)) crc = fill_tensor(block, item, *tensor);
+  for (const Segment& segment : list_.segments) {
+    if (segment.kind == Segment::Kind::tensor || !meets(segment)) continue;
+    if (segment.kind == Segment::Kind::rendered) {
+      fill_rendered(block, item, segment);
+    } else if (segment.kind == Segment::Kind::rendered_late && is_early(segment, tensor)) {
+      text_layout_ = nullptr;
+      text_.clear();
+      const OneCrc crcs(block.layout, item, crc);
+      render_segment(block.layout, item, segment, &crcs, text_);
+      std::memcpy(block.memory + (segment.offset - block.begin), text_.data(), text_.size());
+    } else {
+      const uint64_t from = std::max(segment.offset, block.begin), to = std::min(segment.offset + segment.length, block.end);
+      std::memset(block.memory + (from - block.begin), 0, to - from);
+    }
+  }
+}
+
+void BlockFiller::fill_rendered(const Block& block, uint64_t item, const Segment& segment) {
+  if (text_layout_ != &block.layout || text_item_ != item || text_offset_ != segment.offset) {
+    text_layout_ = nullptr;
+    text_.clear();
+    render_segment(block.layout, item, segment, nullptr, text_);
+    text_layout_ = &block.layout;
+    text_item_ = item;
+    text_offset_ = segment.offset;
+  }
+  const uint64_t from = std::max(segment.offset, block.begin), to = std::min(segment.offset + segment.length, block.end);
+  std::memcpy(block.memory + (from - block.begin), text_.data() + (from - segment.offset), to - from);
+}
+
+// Elements may lie across the ends of the block. Each is summed once: in the block where it begins.
+uint32_t BlockFiller::fill_tensor(const Block& block, uint64_t item, const Segment& segment) {
+  const uint64_t size = item_size(checkpoint_.tensors[segment.tensor].dtype);
+  if (segment.length != count(segment.box) * size) broken(block.layout, "layout gives a tensor another length");
+  const uint64_t from = std::max(segment.offset, block.begin) - segment.offset;
+  const uint64_t to = std::min(segment.offset + segment.length, block.end) - segment.offset;
+  const uint64_t begin = (from + size - 1) / size * size, end = std::max(to / size * size, begin);
+  std::byte* memory = block.memory + (segment.offset + from - block.begin);
+  std::array<std::byte, kLargestItem> element;
+  const std::span<std::byte> one = std::span(element).first(size);
+  if (from < begin) {
+    gatherer_.read(segment.tensor, segment.box, begin - size, begin, one, {false, false});
+    std::memcpy(memory, one.data() + (size - (begin - from)), std::min(begin, to) - from);
+  }
+  const bool wants_crc = block.layout.needs_crc32();
+  const GatherResult result = gatherer_.read(segment.tensor, segment.box, begin, end,
+                                             {memory + (begin - from), end - begin}, {true, wants_crc});
+  add_part(block, segment.tensor, end - begin, result);
+  if (end < to) {
+    add_part(block, segment.tensor, size, gatherer_.read(segment.tensor, segment.box, end, end + size, one));
+    std::memcpy(memory + (end - from), one.data(), to - end);
+  }
+  if (!wants_crc) return 0;
+  const bool whole_elements = from == begin && end == to;
+  const uint32_t crc = whole_elements ? result.crc32 : crc32({memory, to - from});
+  block.record.items.push_back({item, crc32_combine(crc, 0, segment.length - to)});
+  return crc;
+}
+
+void BlockFiller::add_part(const Block& block, TensorIndex t, uint64_t bytes, const GatherResult& result) {
+  std::vector<TensorPart>& parts = block.record.tensors;
+  if (parts.empty() || parts.back().tensor != t) parts.push_back({t, 0, 0, 0, {}});
+  TensorPart& part = parts.back();
+  part.bytes += bytes;
+  part.source_crc64 ^= result.source_crc64;
+  part.crc64 ^= result.crc64;
+  part.casts += result.casts;
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,148 @@
+#include "lib/ckpt/journal.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <iterator>
+
+#include "lib/base/checksum.h"
+
+namespace fsdpctl {
+namespace {
+
+constexpr size_t kRead = 1 << 20;
+
+std::string sealed(std::string text) {
+  const uint64_t crc = crc64(std::as_bytes(std::span(text)));
+  fmt::format_to(std::back_inserter(text), " {:016x}\n", crc);
+  return text;
+}
+
+// The line without its CRC-64 and LF; empty where they do not match.
+std::string_view unsealed(std::string_view line) {
+  constexpr size_t kSeal = 18;   // space, 16 digits, LF
+  if (line.size() <= kSeal || line.back() != '\n') return {};
+  const std::string_view text = line.substr(0, line.size() - kSeal);
+  const std::string expected = " " + hex64(crc64(std::as_bytes(std::span(text)))) + "\n";
+  return line.substr(text.size()) == expected ? text : std::string_view();
+}
+
+std::string header(uint64_t plan) { return sealed("fsdpctl-journal 1 " + hex64(plan)); }
+
+// Words of a line, one after the other.
+class Words {
+ public:
+  explicit Words(std::string_view text) : rest_(text) {}
+
+  std::string_view word() {
+    const std::string_view found = rest_.substr(0, rest_.find(' '));
+    rest_.remove_prefix(std::min(rest_.size(), found.size() + 1));
+    return found;
+  }
+  template <class Number>
+  void number(Number& value) {
+    const std::string_view text = word();
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    good_ = good_ && code == std::errc() && end == text.data() + text.size();
+  }
+  // The count after this letter, of entries that take at least two bytes each.
+  size_t section(std::string_view letter) {
+    size_t n = 0;
+    good_ = good_ && word() == letter;
+    number(n);
+    good_ = good_ && n <= rest_.size();
+    return good_ ? n : 0;
+  }
+  bool ended() const { return good_ && rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+}  // namespace
+
+std::string journal_line(const JobRecord& record) {
+  std::string line;
+  auto out = std::back_inserter(line);
+  fmt::format_to(out, "{:x} t {:x}", record.job, record.tensors.size());
+  for (const TensorPart& t : record.tensors) {
+    fmt::format_to(out, " {:x} {:x} {:x} {:x} {:x} {:x} {:x}", t.tensor, t.bytes, t.source_crc64, t.crc64,
+                   t.casts.changed, t.casts.overflowed, t.casts.flushed);
+  }
+  fmt::format_to(out, " i {:x}", record.items.size());
+  for (const ItemPart& i : record.items) fmt::format_to(out, " {:x} {:x}", i.item, i.crc32);
+  fmt::format_to(out, " p {:x}", record.ranges.size());
+  for (const PieceRange& p : record.ranges) {
+    fmt::format_to(out, " {:x} {:x} {:x} {:x}", p.piece, p.begin, p.length, p.crc32);
+  }
+  return sealed(std::move(line));
+}
+
+bool parse_journal_line(std::string_view line, JobRecord& record) {
+  Words words(unsealed(line));
+  words.number(record.job);
+  record.tensors.assign(words.section("t"), {});
+  for (TensorPart& t : record.tensors) {
+    words.number(t.tensor);
+    for (uint64_t* value : {&t.bytes, &t.source_crc64, &t.crc64, &t.casts.changed, &t.casts.overflowed, &t.casts.flushed}) {
+      words.number(*value);
+    }
+  }
+  record.items.assign(words.section("i"), {});
+  for (ItemPart& i : record.items) {
+    words.number(i.item);
+    words.number(i.crc32);
+  }
+  record.ranges.assign(words.section("p"), {});
+  for (PieceRange& p : record.ranges) {
+    words.number(p.piece);
+    words.number(p.begin);
+    words.number(p.length);
+    words.number(p.crc32);
+  }
+  return words.ended();
+}
+
+Journal::Journal(const std::string& path, uint64_t plan, const std::function<bool(const JobRecord&)>& visit) {
+  const bool exists = stat_path(path).kind != FileKind::absent;
+  file_ = exists ? FileHandle::open_write(path) : FileHandle::create(path);
+  const std::string first = header(plan);
+  std::string text;   // read but not yet understood
+  bool known_plan = false;
+  JobRecord record;
+  for (uint64_t offset = 0;;) {
+    const size_t have = text.size();
+    text.resize(have + kRead);
+    const size_t n = file_.read_some(offset, std::as_writable_bytes(std::span(text)).subspan(have));
+    text.resize(have + n);
+    offset += n;
+    size_t begin = 0;
+    bool good = n > 0;
+    for (size_t lf = text.find('\n', have); good && lf != std::string::npos; lf = text.find('\n', begin)) {
+      const std::string_view line(text.data() + begin, lf + 1 - begin);
+      good = known_plan ? parse_journal_line(line, record) && visit(record) : line == first;
+      if (!good) break;
+      known_plan = true;
+      end_ += line.size();
+      begin = lf + 1;
+    }
+    if (!good) break;
+    text.erase(0, begin);
+  }
+  file_.resize(end_);
+  if (!known_plan) {
+    file_.write(0, std::as_bytes(std::span(first)));
+    end_ = first.size();
+  }
+  file_.sync();   // before any file changes: what was cut off must not come back
+}
+
+void Journal::append(const JobRecord& record) {
+  const std::string line = journal_line(record);
+  const std::lock_guard lock(mutex_);
+  file_.write(end_, std::as_bytes(std::span(line)));
+  end_ += line.size();
+}
+
+}  // namespace fsdpctl

@@ -1,0 +1,57 @@
+// Journal: which jobs of a transfer are done, so that a killed run can be continued.
+//
+// A text file: a header line that names the plan, then one line for each finished job, written after the job's data
+// was synced. Each line ends with its own CRC-64; the first line that does not match (a torn one) ends the journal.
+// Numbers are hexadecimal:
+//
+//   fsdpctl-journal 1 <plan> <crc64>
+//   <job> t <n> {<tensor> <bytes> <source crc64> <crc64> <changed> <overflowed> <flushed>}
+//         i <n> {<item> <crc32>}  p <n> {<piece> <begin> <length> <crc32>} <crc64>
+//
+// Appending is thread-safe.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lib/base/file.h"
+#include "lib/ckpt/piece_crcs.h"
+#include "lib/ckpt/tensor_totals.h"
+
+namespace fsdpctl {
+
+// Contribution to the CRC-32 of an item's tensor segment: of some of its bytes, shifted past those that follow.
+struct ItemPart {
+  uint64_t item = 0;
+  uint32_t crc32 = 0;
+};
+
+// What a job found out on the way.
+struct JobRecord {
+  uint64_t job = 0;
+  std::vector<TensorPart> tensors;
+  std::vector<ItemPart> items;
+  std::vector<PieceRange> ranges;   // of pieces with a CRC-32 that it read in part
+};
+
+class Journal {
+ public:
+  // Opens or creates it. Calls visit(record) for each job that an earlier run of the same plan finished; false ends the
+  // journal there, as if this line and those behind it had not been written. The journal of another plan is begun anew.
+  Journal(const std::string& path, uint64_t plan, const std::function<bool(const JobRecord&)>& visit);
+
+  void append(const JobRecord& record);
+
+ private:
+  std::mutex mutex_;
+  FileHandle file_;
+  uint64_t end_ = 0;
+};
+
+// For tests: one line, ended by LF, and back; false where the line is torn.
+std::string journal_line(const JobRecord& record);
+bool parse_journal_line(std::string_view line, JobRecord& record);
+
+}  // namespace fsdpctl

@@ -1,0 +1,51 @@
+#include "formats/torch_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "formats/torch.h"
+#include "tests/support/error_of.h"
+#include "tests/support/temp_dir.h"
+
+namespace fsdpctl {
+namespace {
+
+TEST(TorchRanks, ParsesNames) {
+  const auto file = rank_file("model_world_size_2_rank_1.pt");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->group, "model");
+  EXPECT_EQ(file->world_size, 2);
+  EXPECT_EQ(file->rank, 1);
+  EXPECT_EQ(rank_file("a_world_size_1_b_world_size_16_rank_15.pt")->group, "a_world_size_1_b");
+  for (const char* name : {"model.pt", "model_world_size_2_rank_2.pt", "model_world_size_2_rank_.pt", "model_rank_0_world_size_2.pt",
+                           "model_world_size_2_rank_1.bin", "model_world_size_-2_rank_-3.pt", "m_world_size_99999999999999999999_rank_1.pt",
+                           "_world_size__rank_.pt", "model_world_size_rank_1.pt"}) {
+    EXPECT_FALSE(rank_file(name)) << name;
+  }
+}
+
+Finding open_directory_of(const std::vector<std::string>& names) {
+  TempDir dir;
+  for (const std::string& name : names) std::ofstream(dir / name) << "x";
+  auto source = Source::open(dir.path());
+  EXPECT_TRUE(torch_format()->recognize(*source));
+  return error_of([&] {
+    FindingSink sink;
+    torch_format()->open(source, sink);
+  });
+}
+
+TEST(TorchRanks, SaysWhatIsWrongWithADirectory) {
+  const Finding whole = open_directory_of({"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"});
+  EXPECT_EQ(whole.code, Exit::unsupported);
+  const Finding missing = open_directory_of({"model_world_size_3_rank_0.pt", "model_world_size_3_rank_2.pt"});
+  EXPECT_EQ(missing.code, Exit::damaged);
+  EXPECT_EQ(missing.where.path, "model_world_size_3_rank_1.pt");
+  const Finding mixed = open_directory_of({"model_world_size_1_rank_0.pt", "model_world_size_2_rank_0.pt"});
+  EXPECT_EQ(mixed.code, Exit::damaged);
+  EXPECT_EQ(mixed.expected, "world size 1");
+}
+
+}  // namespace
+}  // namespace fsdpctl
