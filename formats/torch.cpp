@@ -4,8 +4,11 @@
 
 #include <algorithm>
 
+#include "formats/codec/torch_archive.h"
+#include "formats/torch_carry.h"
 #include "formats/torch_file.h"
 #include "formats/torch_ranks.h"
+#include "formats/torch_sharded.h"
 
 namespace fsdpctl {
 namespace {
@@ -34,10 +37,30 @@ std::optional<Match> recognize_file(Source& source) {
   return std::nullopt;
 }
 
-[[noreturn]] void open_directory(const Checkpoint& checkpoint) {
-  if (const auto ranks = find_rank_files(*checkpoint.source); !ranks.empty()) refuse_rank_files(ranks);
-  throw Error(Exit::unsupported, "directory has no torch.save checkpoint").at(checkpoint.source->path());
+void open_directory(Checkpoint& checkpoint, FindingSink& sink) {
+  const Source& source = *checkpoint.source;
+  if (const auto directory = find_torch_directory(source)) return read_torch_directory(checkpoint, *directory, sink);
+  if (const auto ranks = find_rank_files(source); !ranks.empty()) refuse_rank_files(ranks);
+  throw Error(Exit::unsupported, "directory has no torch.save checkpoint").at(source.path());
 }
+
+class ArchiveFile : public FileLayout {
+ public:
+  ArchiveFile(const Checkpoint& checkpoint, const std::string& file_name)
+      : FileLayout(file_name), archive_(checkpoint, checkpoint.tree, torch_archive_prefix(file_name)) {}
+
+  uint64_t size() const override { return archive_.size(); }
+  uint64_t item_count() const override { return archive_.item_count(); }
+  uint64_t item_offset(uint64_t item) const override { return archive_.item_offset(item); }
+  void segments(uint64_t item, SegmentList& out) const override { archive_.segments(item, out); }
+  void render(uint64_t item, const Segment& segment, const ItemCrcs* crcs, std::string& out) const override {
+    archive_.render(item, segment, crcs, out);
+  }
+  bool needs_crc32() const override { return true; }
+
+ private:
+  TorchArchiveLayout archive_;
+};
 
 class TorchFormat : public Format {
  public:
@@ -45,6 +68,10 @@ class TorchFormat : public Format {
 
   std::optional<Match> recognize(Source& source) const override {
     if (!source.is_directory()) return recognize_file(source);
+    if (const auto directory = find_torch_directory(source)) {
+      if (!directory->index.empty()) return Match{80, "directory with " + directory->index};
+      return Match{55, "directory with " + directory->only};
+    }
     const std::vector<std::string> ranks = find_rank_files(source);
     if (!ranks.empty()) return Match{50, "directory with per-rank files such as " + ranks.front()};
     return std::nullopt;
@@ -55,17 +82,31 @@ class TorchFormat : public Format {
     checkpoint.format = name();
     checkpoint.source = std::move(source);
     Source& files = *checkpoint.source;
-    if (files.is_directory()) open_directory(checkpoint);
-    const std::string file = files.entries().front().name;
-    if (rank_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
-    checkpoint.metadata_file = file;
-    checkpoint.data_files = {file};
-    checkpoint.tree = read_torch_file(checkpoint, files.add(file), 0, sink, &checkpoint.format_detail);
+    if (files.is_directory()) {
+      open_directory(checkpoint, sink);
+    } else {
+      const std::string file = files.entries().front().name;
+      if (rank_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
+      checkpoint.metadata_file = file;
+      checkpoint.data_files = {file};
+      checkpoint.tree = read_torch_file(checkpoint, files.add(file), 0, sink, &checkpoint.format_detail);
+    }
     checkpoint.finish(sink);
     return checkpoint;
   }
 
-  Capabilities capabilities() const override { return {}; }
+  Capabilities capabilities() const override { return {.writes = true, .world_size = false, .single_file = true}; }
+
+  void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override {
+    report_unloadable_values(checkpoint, sink);
+    report_copied_views(checkpoint, sink);
+  }
+
+  FilePlan lay_out(const Checkpoint& checkpoint, const Target& target) const override {
+    FilePlan plan;
+    plan.push_back(std::make_unique<ArchiveFile>(checkpoint, target.file_name));
+    return plan;
+  }
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ void TorchEmitter::storage_id(TensorIndex tensor, std::string_view module, std::
   out.global(module, name);
   char key[12];
   const auto end = fmt::format_to(key, "{}", number_[tensor]);
-  out.string({key, static_cast<size_t>(end - key)});
+  out.unique_string({key, static_cast<size_t>(end - key)});
   out.string("cpu");
   out.integer(static_cast<int64_t>(numel));
   out.op(pickle::kTuple);
