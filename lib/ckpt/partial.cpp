@@ -17,7 +17,11 @@ std::string partial_id(const Checkpoint& checkpoint, const FilePlan& plan, std::
   std::string text = fmt::format("{}\n", arguments);
   // By name: the order in which files were met says nothing.
   Source& source = *checkpoint.source;
-  const std::set<std::string> names(checkpoint.data_files.begin(), checkpoint.data_files.end());
+  std::set<std::string> names(checkpoint.data_files.begin(), checkpoint.data_files.end());
+  for (const Piece& piece : checkpoint.pieces) {
+    const SourceFile& file = source.file(piece.source);
+    if (!file.spool) names.insert(file.name);
+  }
   for (const std::string& name : names) {
     const SourceFile& file = source.file(source.add(name));
     text += fmt::format("source {} {} {}\n", name, file.size, file.mtime_ns);
