@@ -75,8 +75,7 @@ std::optional<uint64_t> grid_dims(Dims shape, const std::vector<const Box*>& box
     cells *= cuts.size();
     if (cells > boxes.size()) return std::nullopt;
   }
-  if (cells != boxes.size()) return std::nullopt;
-  return cut_dims;   // distinct boxes, as many as cells: every cell once
+  return cut_dims;   // distinct boxes are distinct cells, so there are as many: every cell once
 }
 
 }  // namespace

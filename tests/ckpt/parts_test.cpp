@@ -157,6 +157,31 @@ TEST(Parts, WithoutAKnownNameContentDecides) {
   EXPECT_EQ(find_parts(m.checkpoint).leaves.at(0).part, Part::extra);
 }
 
+TEST(Parts, RngStateAtTheRootIsNoWeight) {
+  MadeCheckpoint m;
+  m.checkpoint.tree = dict({{"w", m.tensor("w", {2})}, {"rng", m.tensor("rng", {5056}, DType::uint8)}, {"cuda_seed", m.tensor("cuda_seed", {16}, DType::uint8)},
+                            {"bytes", m.tensor("bytes", {16}, DType::uint8)}});
+  EXPECT_EQ(lines(find_parts(m.checkpoint)),
+            (std::vector<std::string>{"w: model w", "rng: extra", "cuda_seed: extra", "bytes: model bytes"}));
+}
+
+TEST(Parts, WhatHoldsAnOptimizerIsNoModelWhateverItsName) {
+  MadeCheckpoint m;
+  const Value optimizer = dict({{"state", dict({{"w", dict({{"sum", m.tensor("state_dict.optim.state.w.sum", {2})}})}})}, {"param_groups", list({})}});
+  m.checkpoint.tree = dict({{"state_dict", dict({{"model", dict({{"w", m.tensor("state_dict.model.w", {2})}})}, {"optim", optimizer}})}});
+  const Parts parts = find_parts(m.checkpoint);
+  EXPECT_EQ(parts.model_path, "state_dict.model");
+  EXPECT_EQ(parts.optimizers.at(0).path, "state_dict.optim");
+}
+
+TEST(Parts, WeightsAtTheRootBeatADeeperStateDict) {
+  MadeCheckpoint m;
+  m.checkpoint.tree = dict({{"w", m.tensor("w", {2})}, {"callbacks", dict({{"state_dict", dict({{"best", m.tensor("best", {2})}})}})}});
+  const Parts parts = find_parts(m.checkpoint);
+  EXPECT_EQ(parts.model, &m.checkpoint.tree);
+  EXPECT_EQ(parts.leaves.at(1).part, Part::extra);
+}
+
 TEST(Parts, AModelWithASubmoduleNamedStateIsNoOptimizer) {
   MadeCheckpoint m;
   m.checkpoint.tree = dict({{"state.w.weight", m.tensor("state.w.weight", {2})}, {"state.w.bias", m.tensor("state.w.bias", {2})}});

@@ -26,6 +26,8 @@ TEST(StoredPlacement, TellsHowATensorIsCut) {
   EXPECT_EQ(text({2, 3}, {{{0, 0}, {1, 2}, 0}, {{0, 2}, {1, 1}, 1}, {{1, 0}, {1, 3}, 1}}), "Flat");
   EXPECT_EQ(text({2, 3}, {{{0, 0}, {2, 2}, 0}, {{0, 2}, {1, 1}, 1}, {{1, 2}, {1, 1}, 1}}), "irregular");
   EXPECT_EQ(text({4}, {{{0}, {2}, 0}}), "irregular");                                  // a hole
+  EXPECT_EQ(text({2, 3}, {{{0, 0}, {1, 2}, 0}, {{0, 2}, {1, 1}, 1}, {{1, 0}, {1, 2}, 1}}), "irregular");   // flat, without an end
+  EXPECT_EQ(text({2, 4}, {{{0, 0}, {1, 2}, 0}, {{0, 2}, {1, 2}, 1}, {{1, 0}, {1, 2}, 2}}), "irregular");   // a grid without a cell
   EXPECT_EQ(text({0, 4}, {{{0, 0}, {0, 4}, 0}, {{0, 0}, {0, 4}, 1}}), "Replicate");
 }
 
@@ -102,6 +104,15 @@ TEST(Place, WithoutOptimizerOnlyIntegersAreBuffers) {
   EXPECT_EQ(placement.row(1).dim, 0);
   EXPECT_EQ(placement.row(2).dim, -1);
   EXPECT_EQ(placement.row(3).dim, -1);
+}
+
+TEST(Place, InACutModelWhatIsStoredWholeStaysWhole) {
+  MadeCheckpoint m;
+  m.checkpoint.tree = dict({{"w", m.shard("w", {6, 4}, 2)}, {"mask", m.tensor("mask", {6, 4})}, {"ids", m.shard("ids", {6}, 2, 0, DType::int64)}});
+  const TargetPlacement placement = place(m.checkpoint, 4);
+  EXPECT_EQ(placement.row(0).dim, 0);
+  EXPECT_EQ(placement.row(1).dim, -1);
+  EXPECT_EQ(placement.row(2).dim, 0);
 }
 
 TEST(Place, OptimizerAloneWithIds) {

@@ -179,6 +179,12 @@ TEST(Select, RefusesCollisionsEmptyNamesAndRulesThatMatchNothing) {
   EXPECT_EQ(code_of([&] { select(t.m.checkpoint, s, changes); }), Exit::usage);
   s.rename = {{"a", "\\3"}};
   EXPECT_EQ(code_of([&] { select(t.m.checkpoint, s, changes); }), Exit::usage);
+  // What is dropped neither collides nor counts as a match.
+  s.drop = {"l.b.weight"};
+  s.rename = {{"[ab]\\.weight", "w"}};
+  EXPECT_EQ(code_of([&] { select(t.m.checkpoint, s, changes); }), Exit::ok);
+  s.rename = {{"l.b", "x"}};
+  EXPECT_EQ(code_of([&] { select(t.m.checkpoint, s, changes); }), Exit::refused);
   s = {};
   s.drop = {"l.*", "nothing*"};
   EXPECT_EQ(code_of([&] { select(t.m.checkpoint, s, changes); }, &what), Exit::refused);
@@ -320,17 +326,19 @@ TEST(Select, IdsFollowRecordedNamesAndRefuseDropsWithoutThem) {
 
 TEST(Select, OneDictAtTwoPlacesIsTheModelOnlyAtOne) {
   MadeCheckpoint m;
-  const Value shared = dict({{"w", m.tensor("", {2})}});
+  const Value shared = dict({{"w", m.tensor("", {2})}, {"x", m.tensor("", {2})}});
   m.checkpoint.tree = dict({{"model", shared}, {"best", shared}});
   FindingSink sink;
   m.checkpoint.finish(sink);
   std::vector<Change> changes;
   Selection s;
   s.rename = {{"w", "v"}};
-  EXPECT_THAT(leaves(select(m.checkpoint, s, changes)), ElementsAre("model.v", "best.w"));
+  EXPECT_THAT(leaves(select(m.checkpoint, s, changes)), ElementsAre("model.v", "model.x", "best.w", "best.x"));
+  s.drop = {"x"};
+  EXPECT_THAT(leaves(select(m.checkpoint, s, changes)), ElementsAre("model.v", "best.w", "best.x"));
   s = {};
   s.extra = false;
-  EXPECT_THAT(leaves(select(m.checkpoint, s, changes)), ElementsAre("model.w"));
+  EXPECT_THAT(leaves(select(m.checkpoint, s, changes)), ElementsAre("model.w", "model.x"));
 }
 
 TEST(Select, NestedModelsKeepTheirNestingWhereTheNewNameFits) {
