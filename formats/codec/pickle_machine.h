@@ -73,33 +73,94 @@ class Machine {
   Value escaped_unicode();
 
   // ---- the stack
-  void push(Value value) { stack_.push_back(std::move(value)); }
-  void need(size_t count) const;     // values above the last mark
+  void push(Value&& value) { stack_.push_back(std::move(value)); }
+  void need(size_t count) const {    // values above the last mark
+    if (stack_.size() - fence_ < count) underflow();
+  }
+  [[noreturn]] void underflow() const;
   Value pop();
-  void drop(size_t first) { stack_.erase(stack_.begin() + static_cast<ptrdiff_t>(first), stack_.end()); }
-  void mark();
-  size_t pop_mark();                 // position of the first value above it
+  void drop(size_t first) {
+    while (stack_.size() > first) stack_.pop_back();
+  }
+  void mark() {
+    if (marks_.size() >= limits_.depth) too_deep();
+    marks_.push_back(stack_.size());
+    fence_ = stack_.size();
+  }
+  size_t pop_mark() {                // position of the first value above it
+    if (marks_.empty()) underflow();
+    const size_t first = fence_;
+    marks_.pop_back();
+    fence_ = marks_.empty() ? 0 : marks_.back();
+    return first;
+  }
+  [[noreturn]] void too_deep() const;
 
   // ---- the memo
   void put(uint64_t id) {
     if (scan_.fetched.has(id)) store(id);
   }
+  void memoize() {
+    if (memoized_++ == next_fetched_) store_memoized();
+  }
+  void store_memoized();
   void store(uint64_t id);
-  void fetch(uint64_t id);
+  void fetch(uint64_t id) {
+    const Value& value = memo_[scan_.fetched.slot(id)];
+    if (value.is(Kind::token) && value.token_type() == kNotStoredType) never_stored();
+    stack_.push_back(Value::borrow(value));
+  }
+  [[noreturn]] void never_stored() const;
   void old_memo(bool is_put);        // PUT and GET, with decimal numbers
-  const uint8_t* skip_unfetched_puts(const uint8_t* p, uint64_t& memoized) const;
+  // Passes over what only numbers the memo; `memoized` counts.
+  const uint8_t* skip_unfetched_puts(const uint8_t* p, uint64_t& memoized) const {
+    while (*p == kMemoize && memoized != next_fetched_) {
+      ++memoized;
+      ++p;
+    }
+    return *p == kBinPut || *p == kLongBinPut || *p == kFrame ? skip_numbered_puts(p, memoized) : p;
+  }
+  const uint8_t* skip_numbered_puts(const uint8_t* p, uint64_t& memoized) const;
 
   // ---- values that go into others
-  static Value fresh(Kind kind);               // an empty container without a node
-  static void make(Value& value);              // gives a fresh container its node
-  static uint32_t height_over(const Value& value);   // that a holder of it has at least
-  uint32_t close(Value& value);                // it may not change any more; height_over() it
-  uint32_t settle(Value& value);               // close, and count what is borrowed
+  // Types of tokens that never leave the machine; those of handlers are below.
+  static constexpr uint32_t kFreshType = 0x80000000, kNotStoredType = 0x80000001;
+
+  static bool has_children(Kind kind) {
+    return (kind >= Kind::list && kind <= Kind::default_dict) || kind == Kind::tensor || kind == Kind::object;
+  }
+  // An empty container without a node.
+  static Value fresh(Kind kind) { return Value::token(kFreshType, static_cast<uint32_t>(kind)); }
+  static bool is_fresh(const Value& value) { return value.is(Kind::token) && value.token_type() == kFreshType; }
+  static void make(Value& value) {             // gives a fresh container its node
+    if (is_fresh(value)) make_node(value);
+  }
+  static void make_node(Value& value);
+  static uint32_t height_over(const Value& value) {   // that a holder of it has at least
+    if (value.kind() < Kind::list) return 0;
+    return has_children(value.kind()) && value.identity() != nullptr ? value.node<ValueNode>().height + 1u : 0;
+  }
+  uint32_t close(Value& value) {               // it may not change any more; height_over() it
+    if (value.kind() < Kind::list) return 0;   // most
+    make(value);
+    if (!has_children(value.kind()) || value.identity() == nullptr) return 0;
+    ValueNode* node = value.mutable_base();
+    node->closed = true;
+    return node->height + 1u;
+  }
+  uint32_t settle(Value& value) {              // close, and count what is borrowed
+    const uint32_t height = close(value);
+    value.keep();
+    return height;
+  }
   uint32_t settle_from(size_t first);          // all from `first` to the top
   void raise(Value& holder, uint32_t height) const;
   Value& open(Value& value);                   // about to change: must not be closed
   Value sequence(Kind kind, size_t first);     // takes all from `first` to the top
+  Value size(size_t first);                    // torch.Size of integers, in a used node where there is one
+  void drop_fields(size_t first);              // keeps the nodes of their sizes
   void tuple(size_t first);                    // TUPLE*, and what follows at once
+  bool size_at_once(size_t first, const uint8_t* next, uint64_t memoized);
   void append(size_t target, bool to_set);     // all above `target`
   void set_items(size_t target);
 
@@ -143,11 +204,12 @@ class Machine {
   std::vector<Value> stack_;
   std::vector<size_t> marks_;
   size_t fence_ = 0;                 // stack position of the last mark
-  std::vector<Value> memo_;          // by slot
-  std::vector<bool> stored_;
+  std::vector<Value> memo_;          // by slot; not_stored() at first
   std::vector<Value> retired_;       // were in the memo, may be borrowed still
   std::vector<Value> fields_;        // scratch of build()
+  std::vector<Value> used_sizes_;    // nodes that nothing refers to any more
   uint64_t memoized_ = 0;            // MEMOIZE opcodes so far
+  uint64_t next_fetched_ = 0;        // the first number from there on that is fetched
   std::unordered_map<std::string, uint32_t> known_ids_;   // "module\nname" -> reader_id, 1 + index in known_
   std::vector<Known> known_;
   std::unordered_set<std::string> warned_;

@@ -128,15 +128,11 @@ void Machine::call(size_t callable, Args args, bool newobj, const Value& kwargs)
   const Value& called = stack_[callable];
   uint32_t height = std::max(height_over(called), height_over(kwargs));
   for (const Value& value : args) height = std::max(height, height_over(value));
-  Value result;
-  if (called.is(Kind::global)) {
-    result = call_global(called, args, newobj, kwargs);
-  } else {
-    result = call_object(called, args, newobj, kwargs);
-  }
-  raise(result, height + 1);
-  drop(callable);
-  push(std::move(result));
+  Value result = called.is(Kind::global) ? call_global(called, args, newobj, kwargs)
+                                         : call_object(called, args, newobj, kwargs);
+  if (has_children(result.kind())) raise(result, height + 1);
+  drop(callable + 1);
+  stack_.back() = std::move(result);
 }
 
 Value Machine::call_global(const Value& callable, Args args, bool newobj, const Value& kwargs) {
@@ -253,16 +249,18 @@ bool Machine::build_at_once(size_t target) {
   const uint8_t* next = skip_unfetched_puts(p_, memoized);
   if (*next != kBuild || target <= fence_) return false;
   uint32_t height = 0;
-  for (size_t i = target + 1; i < stack_.size(); ++i) height = std::max(height, close(stack_[i]));
+  Value* const fields = stack_.data() + target + 1;
+  Value* const end = stack_.data() + stack_.size();
+  for (Value* v = fields; v != end; ++v) height = std::max(height, close(*v));
   Value& object = stack_[target - 1];
   make(object);
   object.keep();
   at_ = next;
-  if (!handler_.build_fields(object, Args(stack_).subspan(target + 1))) return false;
-  raise(object, height + 1);
+  if (!handler_.build_fields(object, Args(fields, end))) return false;
+  if (has_children(object.kind())) raise(object, height + 1);
   memoized_ = memoized;
   p_ = next + 1;
-  drop(target);
+  drop_fields(target);
   return true;
 }
 

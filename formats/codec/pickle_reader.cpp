@@ -34,8 +34,8 @@ Machine::Machine(Bytes stream, PickleHandler& handler, const std::string& name, 
     throw error(Exit::unsupported, "pickle too long")
         .saw(fmt::format("at most {} opcodes", limits.opcodes), fmt::format("{}", scan_.opcodes));
   }
-  memo_.resize(scan_.fetched.slots());
-  stored_.resize(scan_.fetched.slots());
+  next_fetched_ = scan_.fetched.next(0);
+  memo_.assign(scan_.fetched.slots(), Value::token(kNotStoredType, 0));
 }
 
 PickleResult Machine::run() {
@@ -65,7 +65,7 @@ Value Machine::execute() {
     const uint8_t op = *p_++;
     switch (op) {
       case kStop: return stop();
-      case kMemoize: put(memoized_++); break;
+      case kMemoize: memoize(); break;
       case kBinPut: put(number<uint8_t>()); break;
       case kLongBinPut: put(number<uint32_t>()); break;
       case kBinGet: fetch(number<uint8_t>()); break;
@@ -90,14 +90,14 @@ Value Machine::execute() {
       case kSetItem: need(3); set_items(stack_.size() - 3); break;
       case kSetItems: {
         const size_t first = pop_mark();
-        if (first == fence_) throw error(Exit::damaged, "pickle stack underflow");
+        if (first == fence_) underflow();
         set_items(first - 1);
         break;
       }
       case kAppend: need(2); append(stack_.size() - 2, false); break;
       case kAppends: case kAddItems: {
         const size_t first = pop_mark();
-        if (first == fence_) throw error(Exit::damaged, "pickle stack underflow");
+        if (first == fence_) underflow();
         append(first - 1, op == kAddItems);
         break;
       }
@@ -173,9 +173,9 @@ Value Machine::stop() {
 
 // ---- the stack
 
-void Machine::need(size_t count) const {
-  if (stack_.size() - fence_ < count) throw error(Exit::damaged, "pickle stack underflow");
-}
+void Machine::too_deep() const { throw error(Exit::unsupported, "pickle nested too deeply"); }
+void Machine::underflow() const { throw error(Exit::damaged, "pickle stack underflow"); }
+void Machine::never_stored() const { throw error(Exit::damaged, "pickle fetches a memo entry that it never stored"); }
 
 Value Machine::pop() {
   need(1);
@@ -184,39 +184,18 @@ Value Machine::pop() {
   return value;
 }
 
-void Machine::mark() {
-  if (marks_.size() >= limits_.depth) throw error(Exit::unsupported, "pickle nested too deeply");
-  marks_.push_back(stack_.size());
-  fence_ = stack_.size();
-}
-
-size_t Machine::pop_mark() {
-  if (marks_.empty()) throw error(Exit::damaged, "pickle stack underflow");
-  const size_t first = marks_.back();
-  marks_.pop_back();
-  fence_ = marks_.empty() ? 0 : marks_.back();
-  return first;
-}
-
 // ---- the memo
 
 void Machine::store(uint64_t id) {
   need(1);
   Value& value = stack_.back();
   make(value);
-  const uint32_t slot = scan_.fetched.slot(id);
-  if (stored_[slot]) retired_.push_back(std::move(memo_[slot]));
-  memo_[slot] = value;
-  stored_[slot] = true;
+  const size_t slot = scan_.fetched.slot(id);
+  Value old = std::exchange(memo_[slot], value);
+  if (old.identity() != nullptr) retired_.push_back(std::move(old));
   if (value.is(Kind::object)) {
-    if (auto* object = dynamic_cast<OpenObject*>(value.mutable_base())) object->slot = slot;
+    if (auto* object = dynamic_cast<OpenObject*>(value.mutable_base())) object->slot = static_cast<uint32_t>(slot);
   }
-}
-
-void Machine::fetch(uint64_t id) {
-  const uint32_t slot = scan_.fetched.slot(id);
-  if (!stored_[slot]) throw error(Exit::damaged, "pickle fetches a memo entry that it never stored");
-  push(Value::borrow(memo_[slot]));
 }
 
 void Machine::old_memo(bool is_put) {
@@ -233,17 +212,23 @@ void Machine::old_memo(bool is_put) {
   }
 }
 
-const uint8_t* Machine::skip_unfetched_puts(const uint8_t* p, uint64_t& memoized) const {
+void Machine::store_memoized() {
+  store(next_fetched_);
+  next_fetched_ = scan_.fetched.next(next_fetched_ + 1);
+}
+
+const uint8_t* Machine::skip_numbered_puts(const uint8_t* p, uint64_t& memoized) const {
   for (;;) {
-    if (*p == kMemoize && !scan_.fetched.has(memoized)) {
-      ++memoized;
-      ++p;
-    } else if (*p == kBinPut && !scan_.fetched.has(p[1])) {
+    uint32_t id;
+    if (*p == kBinPut && !scan_.fetched.has(p[1])) {
       p += 2;
-    } else if (uint32_t id; *p == kLongBinPut && (std::memcpy(&id, p + 1, 4), !scan_.fetched.has(id))) {
+    } else if (*p == kLongBinPut && (std::memcpy(&id, p + 1, 4), !scan_.fetched.has(id))) {
       p += 5;
     } else if (*p == kFrame) {
       p += 9;
+    } else if (*p == kMemoize && memoized != next_fetched_) {
+      ++memoized;
+      ++p;
     } else {
       return p;
     }

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cstring>
 
@@ -13,48 +15,70 @@ namespace fsdpctl {
 
 using namespace pickle;
 
-void FetchedMemo::add(uint64_t id) {
-  if (id / 64 >= words_.size()) words_.resize(id / 64 + 1);
-  words_[id / 64].bits |= uint64_t{1} << (id % 64);
-}
+void FetchedMemo::grow(size_t words) { words_.resize(std::max(words, words_.size() * 2)); }
 
 void FetchedMemo::number() {
-  for (Word& word : words_) {
-    word.before = slots_;
-    slots_ += static_cast<uint32_t>(std::popcount(word.bits));
+  uint32_t slots = 0;
+  for (size_t i = 0; i < words_.size(); ++i) {
+    words_[i].before = slots;
+    const auto highest = static_cast<uint32_t>(std::bit_width(words_[i].bits));
+    if (i < kLow / 64) {
+      if (highest != 0) slots_ = i * 64 + highest;
+      if (i == kLow / 64 - 1) slots = kLow;
+    } else {
+      slots += count_bits(words_[i].bits);
+      slots_ = slots;
+    }
   }
+}
+
+uint64_t FetchedMemo::next(uint64_t id) const {
+  for (uint64_t i = id / 64; i < words_.size(); ++i) {
+    const uint64_t bits = i == id / 64 ? words_[i].bits >> (id % 64) << (id % 64) : words_[i].bits;
+    if (bits != 0) return i * 64 + static_cast<uint64_t>(std::countr_zero(bits));
+  }
+  return kNone;
 }
 
 namespace {
 
-// What follows an opcode: a number of bytes, or one of these.
-enum Argument : uint8_t { kText1 = 100, kText4, kText8, kLine, kTwoLines, kGets, kEnd, kRefused, kUnknown };
+// What follows an opcode. One byte for each: in the low half the length of opcode and argument, in the high half notes; or 0 in the low
+// half and one of these in the high half.
+enum Shape : uint8_t {
+  kUnknown = 0x00, kText1 = 0x10, kText4 = 0x20, kText8 = 0x30, kLine = 0x40, kTwoLines = 0x50, kGet1 = 0x60,
+  kGet4 = 0x70, kGetLine = 0x80, kPutLine = 0x90, kEnd = 0xA0, kRefused = 0xB0,
+};
+constexpr uint8_t kLength = 0x0F, kPuts = 0x10, kMemoizes = 0x20;
 
-constexpr std::array<uint8_t, 256> argument_table() {
-  std::array<uint8_t, 256> table{};
-  for (uint8_t& entry : table) entry = kUnknown;
+constexpr std::array<uint8_t, 256> opcode_forms() {
+  std::array<uint8_t, 256> forms{};
   for (uint8_t op : {kMark, kPop, kPopMark, kDup, kNone, kBinPersId, kReduce, kAppend, kBuild, kDict, kEmptyDict,
                      kAppends, kList, kEmptyList, kObj, kSetItem, kTuple, kEmptyTuple, kSetItems, kNewObj, kTuple1,
-                     kTuple2, kTuple3, kNewTrue, kNewFalse, kEmptySet, kAddItems, kFrozenSet, kNewObjEx, kStackGlobal,
-                     kMemoize}) {
-    table[op] = 0;
+                     kTuple2, kTuple3, kNewTrue, kNewFalse, kEmptySet, kAddItems, kFrozenSet, kNewObjEx, kStackGlobal}) {
+    forms[op] = 1;
   }
-  for (uint8_t op : {kBinInt1, kBinPut, kProto}) table[op] = 1;
-  table[kBinInt2] = 2;
-  for (uint8_t op : {kBinInt, kLongBinPut}) table[op] = 4;
-  for (uint8_t op : {kBinFloat, kFrame}) table[op] = 8;
-  for (uint8_t op : {kShortBinString, kShortBinUnicode, kShortBinBytes, kLong1}) table[op] = kText1;
-  for (uint8_t op : {kBinString, kBinUnicode, kBinBytes, kLong4}) table[op] = kText4;
-  for (uint8_t op : {kBinUnicode8, kBinBytes8, kByteArray8}) table[op] = kText8;
-  for (uint8_t op : {kFloat, kInt, kLong, kPersId, kString, kUnicode, kPut}) table[op] = kLine;
-  for (uint8_t op : {kGlobal, kInst}) table[op] = kTwoLines;
-  for (uint8_t op : {kGet, kBinGet, kLongBinGet}) table[op] = kGets;
-  for (uint8_t op : {kExt1, kExt2, kExt4, kNextBuffer, kReadonlyBuffer}) table[op] = kRefused;
-  table[kStop] = kEnd;
-  return table;
+  forms[kMemoize] = 1 | kMemoizes;
+  for (uint8_t op : {kBinInt1, kProto}) forms[op] = 2;
+  forms[kBinPut] = 2 | kPuts;
+  forms[kBinInt2] = 3;
+  forms[kBinInt] = 5;
+  forms[kLongBinPut] = 5 | kPuts;
+  for (uint8_t op : {kBinFloat, kFrame}) forms[op] = 9;
+  for (uint8_t op : {kShortBinString, kShortBinUnicode, kShortBinBytes, kLong1}) forms[op] = kText1;
+  for (uint8_t op : {kBinString, kBinUnicode, kBinBytes, kLong4}) forms[op] = kText4;
+  for (uint8_t op : {kBinUnicode8, kBinBytes8, kByteArray8}) forms[op] = kText8;
+  for (uint8_t op : {kFloat, kInt, kLong, kPersId, kString, kUnicode}) forms[op] = kLine;
+  for (uint8_t op : {kGlobal, kInst}) forms[op] = kTwoLines;
+  forms[kBinGet] = kGet1;
+  forms[kLongBinGet] = kGet4;
+  forms[kGet] = kGetLine;
+  forms[kPut] = kPutLine;
+  for (uint8_t op : {kExt1, kExt2, kExt4, kNextBuffer, kReadonlyBuffer}) forms[op] = kRefused;
+  forms[kStop] = kEnd;
+  return forms;
 }
 
-constexpr std::array<uint8_t, 256> kArguments = argument_table();
+constexpr std::array<uint8_t, 256> kForms = opcode_forms();
 
 class Scanner {
  public:
@@ -63,27 +87,46 @@ class Scanner {
 
   PickleScan run() {
     PickleScan scan;
+    if (end_ - begin_ >= 2 && *begin_ == kProto) scan.protocol = begin_[1];
+    const uint8_t* const end = end_;
     const uint8_t* p = begin_;
-    bool puts = false, memoizes = false;
-    if (end_ - p >= 2 && *p == kProto) scan.protocol = p[1];
-    for (;;) {
-      at_ = p;
-      if (p == end_) throw error(Exit::damaged, kPickleCutShort);
-      const uint8_t op = *p++;
-      ++scan.opcodes;
-      const uint8_t argument = kArguments[op];
-      if (argument <= 8) {
-        memoizes |= op == kMemoize;
-        puts |= op == kBinPut || op == kLongBinPut;
-        p = skip(p, argument);
+    const uint8_t* at = begin_;
+    uint64_t opcodes = 0;
+    uint8_t notes = 0;
+    uint8_t form = kUnknown;
+    while (p < end) {
+      at = p;
+      form = kForms[*p];
+      ++opcodes;
+      if (const unsigned length = form & kLength; length != 0) {
+        notes |= form;
+        p += length;
         continue;
       }
-      if (argument == kEnd) break;
-      puts |= op == kPut;
-      p = argument == kGets ? fetch(op, p, scan.fetched) : skip_argument(op, argument, p);
+      if (form == kGet1 && end - p >= 2) {
+        add(p[1], scan.fetched);
+        p += 2;
+        continue;
+      }
+      if (form == kGet4 && end - p >= 5) {
+        uint32_t id;
+        std::memcpy(&id, p + 1, 4);
+        add(id, scan.fetched);
+        p += 5;
+        continue;
+      }
+      at_ = at;
+      if (form == kEnd) break;
+      p = skip_argument(form, p + 1, scan.fetched);
+      if (form == kPutLine) notes |= kPuts;
     }
+    at_ = at;
+    if (form != kEnd) throw error(Exit::damaged, kPickleCutShort);
     // MEMOIZE numbers its entries by how many there are; with explicit numbers beside it readers could disagree.
-    if (puts && memoizes) throw error(Exit::unsupported, "pickle mixes two ways to number its memo");
+    if ((notes & (kPuts | kMemoizes)) == (kPuts | kMemoizes)) {
+      throw error(Exit::unsupported, "pickle mixes two ways to number its memo");
+    }
+    scan.opcodes = opcodes;
     scan.consumed = static_cast<size_t>(at_ + 1 - begin_);
     scan.fetched.number();
     return scan;
@@ -104,7 +147,7 @@ class Scanner {
     const uint8_t* start = p;
     p = skip(p, bytes);
     uint64_t value = 0;
-    std::memcpy(&value, start, bytes);
+    for (unsigned i = 0; i < bytes; ++i) value |= uint64_t{start[i]} << (8 * i);
     return value;
   }
 
@@ -114,39 +157,41 @@ class Scanner {
     return static_cast<const uint8_t*>(newline) + 1;
   }
 
-  const uint8_t* skip_argument(uint8_t op, uint8_t argument, const uint8_t* p) const {
-    switch (argument) {
+  const uint8_t* skip_argument(uint8_t form, const uint8_t* p, FetchedMemo& fetched) const {
+    switch (form) {
       case kText1: { const uint64_t n = number(p, 1); return skip(p, n); }
       case kText4: {
         const uint64_t n = number(p, 4);
-        if ((op == kLong4 || op == kBinString) && n >> 31) throw error(Exit::damaged, "negative length in pickle");
+        if ((*at_ == kLong4 || *at_ == kBinString) && n >> 31) throw error(Exit::damaged, "negative length in pickle");
         return skip(p, n);
       }
       case kText8: { const uint64_t n = number(p, 8); return skip(p, n); }
-      case kLine: return line(p);
+      case kLine: case kPutLine: return line(p);
       case kTwoLines: return line(line(p));
-      case kRefused: throw error(Exit::unsupported, "pickle opcode not supported").found_only(fmt::format("0x{:02x}", op));
-      default: throw error(Exit::damaged, "unknown pickle opcode").found_only(fmt::format("0x{:02x}", op));
+      case kGet1: case kGet4: return skip(p, form == kGet1 ? 1 : 4);   // not there
+      case kGetLine: add(decimal(p), fetched); return p;
+      case kRefused: throw error(Exit::unsupported, "pickle opcode not supported").found_only(fmt::format("0x{:02x}", *at_));
+      default: throw error(Exit::damaged, "unknown pickle opcode").found_only(fmt::format("0x{:02x}", *at_));
     }
   }
 
-  const uint8_t* fetch(uint8_t op, const uint8_t* p, FetchedMemo& fetched) const {
-    uint64_t id = 0;
-    if (op == kGet) {
-      const uint8_t* next = line(p);
-      const char* text = reinterpret_cast<const char*>(p);
-      const char* text_end = reinterpret_cast<const char*>(next) - 1;
-      if (text_end > text && text_end[-1] == '\r') --text_end;
-      const auto [stop, status] = std::from_chars(text, text_end, id);
-      if (status != std::errc() || stop != text_end) throw error(Exit::damaged, "memo number in pickle is not a number");
-      p = next;
-    } else {
-      id = number(p, op == kBinGet ? 1 : 4);
+  // Each entry took a byte at least, so this bounds the memo by the stream.
+  void add(uint64_t id, FetchedMemo& fetched) const {
+    if (id >= static_cast<uint64_t>(end_ - begin_)) {
+      throw error(Exit::damaged, "pickle fetches a memo entry that it never stored");
     }
-    // Each entry took a byte at least, so this bounds the memo by the stream.
-    if (id >= static_cast<uint64_t>(end_ - begin_)) throw error(Exit::damaged, "pickle fetches a memo entry that it never stored");
     fetched.add(id);
-    return p;
+  }
+
+  uint64_t decimal(const uint8_t*& p) const {
+    const char* text = reinterpret_cast<const char*>(p);
+    p = line(p);
+    const char* end = reinterpret_cast<const char*>(p) - 1;
+    if (end > text && end[-1] == '\r') --end;
+    uint64_t value = 0;
+    const auto [stop, status] = std::from_chars(text, end, value);
+    if (status != std::errc() || stop != end) throw error(Exit::damaged, "memo number in pickle is not a number");
+    return value;
   }
 
   const uint8_t* begin_;

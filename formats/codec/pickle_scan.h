@@ -4,7 +4,6 @@
 // every argument lies within the stream, so that the second walk need not check again.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,25 +13,43 @@
 
 namespace fsdpctl {
 
-// A set of memo numbers, each with a dense slot.
+// A set of memo numbers, each with a slot. Low numbers, which classes and field names have, are their own slots.
 class FetchedMemo {
  public:
-  void add(uint64_t id);
+  static constexpr uint64_t kNone = UINT64_MAX;
+
+  void add(uint64_t id) {
+    if (id / 64 >= words_.size()) grow(id / 64 + 1);
+    words_[id / 64].bits |= uint64_t{1} << (id % 64);
+  }
   void number();                        // after the last add(): slots exist
-  uint32_t slots() const { return slots_; }
+  size_t slots() const { return slots_; }
   bool has(uint64_t id) const { return id / 64 < words_.size() && (words_[id / 64].bits >> (id % 64) & 1); }
-  uint32_t slot(uint64_t id) const {    // requires has(id)
+  uint64_t next(uint64_t id) const;     // the first member from `id` on, or kNone
+  size_t slot(uint64_t id) const {      // requires has(id)
+    if (id < kLow) return id;
     const Word& word = words_[id / 64];
-    return word.before + static_cast<uint32_t>(std::popcount(word.bits & ((uint64_t{1} << (id % 64)) - 1)));
+    return word.before + count_bits(word.bits & ((uint64_t{1} << (id % 64)) - 1));
   }
 
  private:
+  static constexpr uint64_t kLow = 1024;
+
+  // std::popcount calls a library function where the build may not assume the instruction.
+  static uint32_t count_bits(uint64_t bits) {
+    bits -= bits >> 1 & 0x5555555555555555;
+    bits = (bits & 0x3333333333333333) + (bits >> 2 & 0x3333333333333333);
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0F;
+    return static_cast<uint32_t>(bits * 0x0101010101010101 >> 56);
+  }
+  void grow(size_t words);
+
   struct Word {
     uint64_t bits = 0;
-    uint32_t before = 0;                // members in earlier words
+    uint32_t before = 0;                // slots of earlier words
   };
   std::vector<Word> words_;
-  uint32_t slots_ = 0;
+  size_t slots_ = 0;
 };
 
 struct PickleScan {

@@ -11,19 +11,6 @@
 #include "formats/codec/pickle_text.h"
 
 namespace fsdpctl::pickle {
-namespace {
-
-// Handlers' tokens are below.
-constexpr uint32_t kFreshType = 0x80000000;
-
-bool is_fresh(const Value& value) { return value.is(Kind::token) && value.token_type() == kFreshType; }
-
-bool has_children(Kind kind) {
-  return (kind >= Kind::list && kind <= Kind::default_dict) || kind == Kind::tensor || kind == Kind::object;
-}
-
-}  // namespace
-
 // ---- arguments and literals
 
 std::string_view Machine::text(uint64_t length) {
@@ -103,40 +90,20 @@ Value Machine::escaped_unicode() {
 
 // ---- values that go into others
 
-Value Machine::fresh(Kind kind) { return Value::token(kFreshType, static_cast<uint32_t>(kind)); }
-
-void Machine::make(Value& value) {
-  if (!is_fresh(value)) return;
+void Machine::make_node(Value& value) {
   const auto kind = static_cast<Kind>(value.token_index());
   value = kind == Kind::dict ? Value::mapping(kind) : Value::sequence(kind, {});
 }
 
-uint32_t Machine::height_over(const Value& value) {
-  return value.identity() != nullptr && has_children(value.kind()) ? value.node<ValueNode>().height + 1u : 0;
-}
-
-uint32_t Machine::close(Value& value) {
-  make(value);
-  ValueNode* node = value.mutable_base();
-  if (node == nullptr || !has_children(value.kind())) return 0;
-  node->closed = true;
-  return node->height + 1u;
-}
-
-uint32_t Machine::settle(Value& value) {
-  const uint32_t height = close(value);
-  value.keep();
-  return height;
-}
-
 uint32_t Machine::settle_from(size_t first) {
   uint32_t height = 0;
-  for (size_t i = first; i < stack_.size(); ++i) height = std::max(height, settle(stack_[i]));
+  Value* const end = stack_.data() + stack_.size();
+  for (Value* v = stack_.data() + first; v != end; ++v) height = std::max(height, settle(*v));
   return height;
 }
 
 void Machine::raise(Value& holder, uint32_t height) const {
-  if (height > limits_.depth) throw error(Exit::unsupported, "pickle nested too deeply");
+  if (height > limits_.depth) too_deep();
   ValueNode* node = holder.mutable_base();
   if (node != nullptr && has_children(holder.kind()) && node->height < height) node->height = static_cast<uint16_t>(height);
 }
@@ -155,6 +122,30 @@ Value Machine::sequence(Kind kind, size_t first) {
   drop(first);
   raise(value, height);
   return value;
+}
+
+Value Machine::size(size_t first) {
+  if (used_sizes_.empty()) return sequence(Kind::size, first);
+  Value value = std::move(used_sizes_.back());
+  used_sizes_.pop_back();
+  auto& items = value.mutable_items();
+  items.assign(stack_.begin() + static_cast<ptrdiff_t>(first), stack_.end());
+  drop(first);
+  return value;
+}
+
+void Machine::drop_fields(size_t first) {
+  constexpr size_t kEnough = 8;
+  Value* const end = stack_.data() + stack_.size();
+  for (Value* v = stack_.data() + first; v != end; ++v) {
+    if (!v->is(Kind::size) || used_sizes_.size() == kEnough) continue;
+    if (ValueNode* node = v->take_if_unique()) {
+      node->closed = false;
+      node->height = 0;
+      used_sizes_.push_back(Value::adopt(node));
+    }
+  }
+  drop(first);
 }
 
 void Machine::append(size_t target, bool to_set) {
@@ -198,30 +189,32 @@ void Machine::set_items(size_t target) {
 void Machine::tuple(size_t first) {
   uint64_t memoized = memoized_;
   const uint8_t* next = skip_unfetched_puts(p_, memoized);
-  if (*next != kReduce && *next != kNewObj && *next != kTuple1) {
+  if (*next == kTuple1 && size_at_once(first, next, memoized)) return;
+  if (*next != kReduce && *next != kNewObj) {
     push(sequence(Kind::tuple, first));
     return;
   }
-  const bool callable = first > fence_;
-  if (*next == kTuple1) {   // torch.Size((2, 3))
-    uint64_t after = memoized;
-    const uint8_t* reduces = skip_unfetched_puts(next + 1, after);
-    if (*reduces != kReduce || !callable || !is_role(stack_[first - 1], PythonRole::size) ||
-        !std::all_of(stack_.begin() + static_cast<ptrdiff_t>(first), stack_.end(), [](const Value& v) { return v.is(Kind::integer); })) {
-      push(sequence(Kind::tuple, first));
-      return;
-    }
-    memoized_ = after;
-    p_ = reduces + 1;
-    stack_[first - 1] = sequence(Kind::size, first);
-    return;
-  }
-  if (!callable) throw error(Exit::damaged, "pickle stack underflow");
-  for (size_t i = first; i < stack_.size(); ++i) close(stack_[i]);
+  if (first <= fence_) underflow();
+  Value* const end = stack_.data() + stack_.size();
+  for (Value* v = stack_.data() + first; v != end; ++v) close(*v);
   memoized_ = memoized;
   at_ = next;
   p_ = next + 1;
   call(first - 1, Args(stack_).subspan(first), *next == kNewObj, Value());
+}
+
+// torch.Size((2, 3)): the inner tuple's TUPLE1 lies at `next`.
+bool Machine::size_at_once(size_t first, const uint8_t* next, uint64_t memoized) {
+  next = skip_unfetched_puts(next + 1, memoized);
+  if (*next != kReduce || first <= fence_ || !is_role(stack_[first - 1], PythonRole::size)) return false;
+  const Value* const end = stack_.data() + stack_.size();
+  for (const Value* v = stack_.data() + first; v != end; ++v) {
+    if (!v->is(Kind::integer)) return false;
+  }
+  memoized_ = memoized;
+  p_ = next + 1;
+  stack_[first - 1] = size(first);
+  return true;
 }
 
 }  // namespace fsdpctl::pickle

@@ -25,19 +25,17 @@ bool is_leaf(Kind kind) {
 
 // Drops nodes without recursion, so that a deep tree (pickles may nest 10,000 levels) frees safely.
 void release_tree(ValueNode* root) {
-  std::vector<ValueNode*> doomed{root};
-  while (!doomed.empty()) {
-    ValueNode* node = doomed.back();
-    doomed.pop_back();
-    auto steal = [&](Value& v) {
-      if (v.identity() == nullptr) return;
-      auto* child = const_cast<ValueNode*>(static_cast<const ValueNode*>(v.identity()));
-      if (child->references.load(std::memory_order_acquire) == 1) {
-        child->references.fetch_add(1, std::memory_order_relaxed);   // survives v's own release
-        v = Value();
-        doomed.push_back(child);
-      }
-    };
+  std::vector<ValueNode*> doomed;
+  auto steal = [&](Value& v) {
+    ValueNode* child = v.mutable_base();
+    if (child == nullptr || is_leaf(child->kind)) return;
+    if (child->references.load(std::memory_order_acquire) == 1) {
+      child->references.fetch_add(1, std::memory_order_relaxed);   // survives v's own release
+      v = Value();
+      doomed.push_back(child);
+    }
+  };
+  for (ValueNode* node = root;;) {
     switch (node->kind) {
       case Kind::list: case Kind::tuple: case Kind::set: case Kind::frozenset: case Kind::size:
         for (Value& v : static_cast<SequenceNode*>(node)->items) steal(v);
@@ -59,6 +57,9 @@ void release_tree(ValueNode* root) {
       default: break;
     }
     delete node;
+    if (doomed.empty()) return;
+    node = doomed.back();
+    doomed.pop_back();
   }
 }
 
@@ -77,27 +78,6 @@ Value Value::adopt(ValueNode* node) {
   v.kind_ = node->kind;
   v.flags_ = kHasNode;
   v.node_ = node;
-  return v;
-}
-
-Value Value::boolean(bool b) {
-  Value v;
-  v.kind_ = Kind::boolean;
-  v.integer_ = b;
-  return v;
-}
-
-Value Value::integer(int64_t i) {
-  Value v;
-  v.kind_ = Kind::integer;
-  v.integer_ = i;
-  return v;
-}
-
-Value Value::real(double d) {
-  Value v;
-  v.kind_ = Kind::real;
-  v.real_ = d;
   return v;
 }
 
@@ -165,42 +145,11 @@ Value Value::global(std::string_view module, std::string_view name) {
   return adopt(node);
 }
 
-Value Value::token(uint32_t type, uint32_t index) {
-  Value v;
-  v.kind_ = Kind::token;
-  v.integer_ = static_cast<int64_t>(static_cast<uint64_t>(type) << 32 | index);
-  return v;
-}
-
-uint32_t Value::token_type() const {
-  assert(is(Kind::token));
-  return static_cast<uint32_t>(static_cast<uint64_t>(integer_) >> 32);
-}
-
-uint32_t Value::token_index() const {
-  assert(is(Kind::token));
-  return static_cast<uint32_t>(static_cast<uint64_t>(integer_));
-}
-
-bool Value::as_boolean() const { assert(is(Kind::boolean)); return integer_ != 0; }
-int64_t Value::as_integer() const { assert(is(Kind::integer)); return integer_; }
-double Value::as_real() const { assert(is(Kind::real)); return real_; }
-
 std::pair<double, double> Value::as_complex() const {
   assert(is(Kind::complex));
   const auto& c = node<ComplexNode>();
   return {c.re, c.im};
 }
-
-std::string_view Value::text() const {
-  assert(is_constant() || kind_ == Kind::big_integer || (kind_ >= Kind::string && kind_ <= Kind::bytearray));
-  return node<TextNode>().text;
-}
-
-const std::vector<Value>& Value::items() const { assert(is_sequence()); return node<SequenceNode>().items; }
-const std::vector<Entry>& Value::entries() const { assert(is_mapping()); return node<MappingNode>().entries; }
-std::vector<Value>& Value::mutable_items() { assert(is_sequence()); return mutable_node<SequenceNode>().items; }
-std::vector<Entry>& Value::mutable_entries() { assert(is_mapping()); return mutable_node<MappingNode>().entries; }
 
 const Value* Value::find(std::string_view key) const {
   for (const Entry& e : entries()) {

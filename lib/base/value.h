@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -112,6 +113,7 @@ class Value {
   // The same value without a count: only while `owner` lives. A copy of it counts; moving it does not.
   static Value borrow(const Value& owner);
   void keep();                                         // makes a borrowed value an ordinary one
+  ValueNode* take_if_unique();                         // the node, count 1, if nothing else refers to it; else null
 
   // The node's address, the same for each copy: finds shared and cyclic structure. Null when inline.
   const void* identity() const { return inline_kind() ? nullptr : node_; }
@@ -150,11 +152,17 @@ inline Value::Value(const Value& other) : kind_(other.kind_), flags_(other.flags
 inline Value::Value(Value&& other) noexcept : kind_(other.kind_), flags_(other.flags_), integer_(other.integer_) {
   other.kind_ = Kind::none;
   other.flags_ = 0;
-  other.integer_ = 0;
 }
 
 inline Value::~Value() {
   if ((flags_ & (kHasNode | kBorrowed)) == kHasNode && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
+}
+
+inline ValueNode* Value::take_if_unique() {
+  if ((flags_ & (kHasNode | kBorrowed)) != kHasNode || node_->references.load(std::memory_order_acquire) != 1) return nullptr;
+  kind_ = Kind::none;
+  flags_ = 0;
+  return node_;
 }
 
 inline Value& Value::operator=(Value&& other) noexcept {
@@ -165,11 +173,11 @@ inline Value& Value::operator=(Value&& other) noexcept {
 }
 
 inline Value Value::borrow(const Value& owner) {
+  static_assert(kBorrowed == kHasNode << 1);
   Value v;
   v.kind_ = owner.kind_;
-  v.flags_ = owner.flags_;
+  v.flags_ = static_cast<uint8_t>(owner.flags_ | (owner.flags_ & kHasNode) << 1);
   v.integer_ = owner.integer_;
-  if (!v.inline_kind()) v.flags_ |= kBorrowed;
   return v;
 }
 
@@ -218,6 +226,58 @@ struct ObjectNode : ValueNode {
   std::vector<Entry> entries;     // SETITEMS
   std::string class_name() const; // "module.Name", best known
 };
+
+inline Value Value::boolean(bool b) {
+  Value v;
+  v.kind_ = Kind::boolean;
+  v.integer_ = b;
+  return v;
+}
+
+inline Value Value::integer(int64_t i) {
+  Value v;
+  v.kind_ = Kind::integer;
+  v.integer_ = i;
+  return v;
+}
+
+inline Value Value::real(double d) {
+  Value v;
+  v.kind_ = Kind::real;
+  v.real_ = d;
+  return v;
+}
+
+inline Value Value::token(uint32_t type, uint32_t index) {
+  Value v;
+  v.kind_ = Kind::token;
+  v.integer_ = static_cast<int64_t>(static_cast<uint64_t>(type) << 32 | index);
+  return v;
+}
+
+inline bool Value::as_boolean() const { assert(is(Kind::boolean)); return integer_ != 0; }
+inline int64_t Value::as_integer() const { assert(is(Kind::integer)); return integer_; }
+inline double Value::as_real() const { assert(is(Kind::real)); return real_; }
+
+inline uint32_t Value::token_type() const {
+  assert(is(Kind::token));
+  return static_cast<uint32_t>(static_cast<uint64_t>(integer_) >> 32);
+}
+
+inline uint32_t Value::token_index() const {
+  assert(is(Kind::token));
+  return static_cast<uint32_t>(static_cast<uint64_t>(integer_));
+}
+
+inline std::string_view Value::text() const {
+  assert(is_constant() || kind_ == Kind::big_integer || (kind_ >= Kind::string && kind_ <= Kind::bytearray));
+  return node<TextNode>().text;
+}
+
+inline const std::vector<Value>& Value::items() const { assert(is_sequence()); return node<SequenceNode>().items; }
+inline const std::vector<Entry>& Value::entries() const { assert(is_mapping()); return node<MappingNode>().entries; }
+inline std::vector<Value>& Value::mutable_items() { assert(is_sequence()); return mutable_node<SequenceNode>().items; }
+inline std::vector<Entry>& Value::mutable_entries() { assert(is_mapping()); return mutable_node<MappingNode>().entries; }
 
 // Deep equality; tensors compare by index, reals by bit pattern.
 bool equal(const Value& a, const Value& b);
