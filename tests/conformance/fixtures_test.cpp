@@ -78,7 +78,10 @@ TEST_P(Fixture, ReadsWhatRealPyTorchReads) {
   for (const auto& [name, value] : stored.at("tensors").items()) expected.tensors[name] = value;
   for (const auto& [name, value] : stored.at("values").items()) expected.values[name] = value;
   if (kind == "torch-dir") strip_file_names(expected.tensors), strip_file_names(expected.values);
-  EXPECT_EQ(compare_described(expected, describe_path(c.path)), "");
+  Described got = describe_path(c.path);
+  // The safetensors library does not show the names that save_model dropped; we show them as aliases.
+  if (kind == "hf") std::erase_if(got.tensors, [&](const auto& t) { return got.aliases.count(t.first) && !expected.tensors.count(t.first); });
+  EXPECT_EQ(compare_described(expected, got), "");
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {

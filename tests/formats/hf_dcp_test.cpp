@@ -219,7 +219,9 @@ TEST(HfDcpWriting, EveryWorldSizeReadsBack) {
     EXPECT_FALSE(back.world_size_inferred);
     check_tiling(back, sink);
     EXPECT_TRUE(sink.all().empty());
-    if (!torch_python().empty() && (world_size == 1 || world_size == 5)) EXPECT_EQ(real_read(dir.path()), tensors_of(source)) << world_size;
+    if (!torch_python().empty() && (world_size == 1 || world_size == 5)) {
+      EXPECT_EQ(real_read(dir.path()), tensors_of(source)) << world_size;
+    }
   }
   if (torch_python().empty()) GTEST_SKIP() << kNoTorch;
 }

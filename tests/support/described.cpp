@@ -56,6 +56,7 @@ void compare_maps(const std::map<std::string, nlohmann::json>& expected, const s
 Described describe_checkpoint(const Checkpoint& checkpoint) {
   Collector collector(checkpoint);
   walk_tree(checkpoint.tree, collector);
+  for (const Alias& alias : checkpoint.aliases) collector.result.aliases.insert(alias.key);
   return std::move(collector.result);
 }
 

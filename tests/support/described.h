@@ -3,6 +3,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "lib/ckpt/format.h"
@@ -12,6 +13,7 @@ namespace fsdpctl {
 struct Described {
   std::map<std::string, nlohmann::json> tensors;   // {"dtype", "shape", "sha256"}
   std::map<std::string, nlohmann::json> values;
+  std::set<std::string> aliases;                   // names among `tensors` that share another one's bytes
 };
 
 // Opens, resolves and reads everything. Throws Error as the commands would.
