@@ -11,7 +11,7 @@
 #include "lib/ckpt/tiling.h"
 #include "tests/support/error_of.h"
 #include "tests/support/made_checkpoint.h"
-#include "tests/support/slow_io.h"
+#include "tests/support/slow_reference.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/written_checkpoint.h"
 

@@ -12,7 +12,7 @@
 #include "lib/base/value_json.h"
 #include "lib/ckpt/tiling.h"
 #include "tests/support/error_of.h"
-#include "tests/support/slow_io.h"
+#include "tests/support/slow_reference.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {

@@ -9,7 +9,7 @@
 #include "formats/torch_file.h"
 #include "lib/ckpt/source.h"
 #include "tests/support/error_of.h"
-#include "tests/support/slow_io.h"
+#include "tests/support/slow_reference.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {

@@ -11,7 +11,7 @@
 #include "lib/ckpt/placement.h"
 #include "tests/support/made_checkpoint.h"
 #include "tests/support/process.h"
-#include "tests/support/slow_io.h"
+#include "tests/support/slow_reference.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {

@@ -1,108 +1,143 @@
 #include "tests/support/slow_reference.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <stdexcept>
+#include <vector>
 
 #include "lib/base/checksum.h"
 
 namespace fsdpctl {
 namespace {
 
-// Calls visit(index) for every index of a box of this size, in row-major order.
-template <class Visit>
-void for_each_index(Dims size, const Visit& visit) {
-  if (count(size) == 0) return;
-  std::vector<int64_t> index(size.size(), 0);
-  while (true) {
-    visit(index);
-    size_t d = size.size();
-    while (d > 0 && ++index[d - 1] == size[d - 1]) index[--d] = 0;
-    if (d == 0) return;
+// Flips the sign bit of each number of a floating or complex element; two's complement for integers.
+void negate(DType dtype, std::span<char> element) {
+  if (dtype_kind(dtype) == DTypeKind::integer) {
+    unsigned carry = 1;
+    for (char& c : element) {
+      carry += static_cast<uint8_t>(~static_cast<uint8_t>(c));
+      c = static_cast<char>(carry & 0xFF);
+      carry >>= 8;
+    }
+    return;
   }
+  const uint32_t part = swap_size(dtype);
+  for (size_t i = part - 1; i < element.size(); i += part) element[i] = static_cast<char>(element[i] ^ 0x80);
 }
 
-// Elements from the start of a tensor of row-major strides, or of a piece's own.
-uint64_t element_of(Dims strides, std::span<const int64_t> index) {
-  int64_t element = 0;
-  for (size_t d = 0; d < index.size(); ++d) element += strides[d] * index[d];
-  return static_cast<uint64_t>(element);
-}
-
-void negate_element(std::string& element, size_t part) {   // flips the sign bit of the part-th number in it
-  element[part] = static_cast<char>(element[part] ^ '\x80');
-}
-
-std::string box_bytes(const Checkpoint& checkpoint, TensorIndex tensor, const Box& box) {
-  const std::string whole = slow_read(checkpoint, tensor);
-  const TensorInfo& info = checkpoint.tensors[tensor];
-  const size_t item = item_size(info.dtype);
-  std::vector<int64_t> strides(info.shape.size());
-  row_major_strides(info.shape, strides);
-  std::string bytes;
-  for_each_index(box.size, [&](const std::vector<int64_t>& index) {
-    std::vector<int64_t> at(index);
-    for (size_t d = 0; d < at.size(); ++d) at[d] += box.offset[d];
-    bytes.append(whole, element_of(strides, at) * item, item);
-  });
-  return bytes;
+void read_piece(const Checkpoint& checkpoint, const Piece& piece, Dims shape, std::string& out) {
+  const uint32_t item = item_size(piece.stored);
+  std::vector<int64_t> row_major(shape.size()), strides(piece.strides.begin(), piece.strides.end());
+  row_major_strides(shape, row_major);
+  if (strides.empty()) {
+    strides.resize(shape.size());
+    row_major_strides(piece.box.size, strides);
+  }
+  std::vector<int64_t> at(shape.size());
+  std::string element(item, '\0');
+  for (uint64_t n = count(piece.box); n > 0; --n) {
+    uint64_t from = piece.offset, to = 0;
+    for (size_t d = 0; d < at.size(); ++d) {
+      from += static_cast<uint64_t>(at[d] * strides[d]) * item;
+      to += static_cast<uint64_t>((piece.box.offset[d] + at[d]) * row_major[d]) * item;
+    }
+    checkpoint.source->read(piece.source, from, std::as_writable_bytes(std::span(element)));
+    if (piece.swap) {
+      const uint32_t part = swap_size(piece.stored);
+      for (auto p = element.begin(); p != element.end(); p += part) std::reverse(p, p + part);
+    }
+    if (piece.conj) negate(piece.stored, std::span(element).subspan(item / 2));
+    if (piece.neg) negate(piece.stored, element);
+    out.replace(to, item, element);
+    for (size_t d = at.size(); d-- > 0;) {
+      if (++at[d] < piece.box.size[d]) break;
+      at[d] = 0;
+    }
+  }
 }
 
 class Crcs : public ItemCrcs {
  public:
-  uint32_t crc32(uint64_t item) const override { return of_item.at(item); }
-  std::map<uint64_t, uint32_t> of_item;
+  uint32_t crc32(uint64_t item) const override { return crcs.at(item); }
+  std::map<uint64_t, uint32_t> crcs;
 };
 
-std::string segment_bytes(const Checkpoint& checkpoint, const FileLayout& layout, uint64_t item, const Segment& segment, Crcs& crcs) {
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+std::string box_bytes(const Checkpoint& checkpoint, const Segment& segment) {
+  const TensorInfo& info = checkpoint.tensors[segment.tensor];
+  require(contains(info.shape, segment.box), "box lies outside its tensor");
+  require(count(segment.box) * item_size(info.dtype) == segment.length, "segment has another length than its box");
+  const std::string whole = slow_read(checkpoint, segment.tensor);
+  std::vector<int64_t> strides(info.shape.size()), at(info.shape.size());
+  row_major_strides(info.shape, strides);
+  const uint32_t item = item_size(info.dtype);
   std::string bytes;
-  switch (segment.kind) {
-    case Segment::Kind::zero: bytes.assign(segment.length, '\0'); break;
-    case Segment::Kind::rendered: layout.render(item, segment, nullptr, bytes); break;
-    case Segment::Kind::rendered_late: layout.render(item, segment, &crcs, bytes); break;
-    case Segment::Kind::tensor:
-      bytes = box_bytes(checkpoint, segment.tensor, segment.box);
-      crcs.of_item[item] = crc32(std::as_bytes(std::span(bytes)));
-      break;
+  for (uint64_t n = count(segment.box); n > 0; --n) {
+    uint64_t from = 0;
+    for (size_t d = 0; d < at.size(); ++d) from += static_cast<uint64_t>((segment.box.offset[d] + at[d]) * strides[d]) * item;
+    bytes.append(whole, from, item);
+    for (size_t d = at.size(); d-- > 0;) {
+      if (++at[d] < segment.box.size[d]) break;
+      at[d] = 0;
+    }
   }
-  EXPECT_EQ(bytes.size(), segment.length) << layout.path() << " item " << item;
   return bytes;
 }
 
 }  // namespace
 
-std::string slow_read(const Checkpoint& checkpoint, TensorIndex tensor) {
-  const TensorInfo& info = checkpoint.tensors[tensor];
-  const size_t item = item_size(info.dtype);
-  std::vector<int64_t> strides(info.shape.size());
-  row_major_strides(info.shape, strides);
-  std::string bytes(count(info.shape) * item, '\0');
-  for (const Piece& piece : checkpoint.pieces_of(tensor)) {
-    EXPECT_EQ(piece.encoding, Encoding::raw);
-    std::vector<int64_t> own(piece.box.size.size());
-    if (piece.strides.empty()) row_major_strides(piece.box.size, own);
-    else own.assign(piece.strides.begin(), piece.strides.end());
-    for_each_index(piece.box.size, [&](const std::vector<int64_t>& index) {
-      std::string element(item, '\0');
-      checkpoint.source->read(piece.source, piece.offset + element_of(own, index) * item, std::as_writable_bytes(std::span(element)));
-      const size_t part = swap_size(info.dtype);
-      for (size_t at = 0; piece.swap && at < item; at += part) std::reverse(element.begin() + static_cast<long>(at), element.begin() + static_cast<long>(at + part));
-      if (piece.conj) negate_element(element, item - 1);
-      for (size_t at = part; piece.neg && at <= item; at += part) negate_element(element, at - 1);
-      std::vector<int64_t> global(index);
-      for (size_t d = 0; d < global.size(); ++d) global[d] += piece.box.offset[d];
-      bytes.replace(element_of(strides, global) * item, item, element);
-    });
-  }
-  return bytes;
+std::string slow_read(const Checkpoint& checkpoint, TensorIndex t) {
+  std::string out(checkpoint.bytes_of(t), '\0');
+  for (const Piece& piece : checkpoint.pieces_of(t)) read_piece(checkpoint, piece, checkpoint.tensors[t].shape, out);
+  return out;
 }
 
-std::string slow_sha256(const Checkpoint& checkpoint, TensorIndex tensor) {
-  const std::string bytes = slow_read(checkpoint, tensor);
+std::string slow_write(const Checkpoint& checkpoint, const FileLayout& layout) {
+  std::string out(layout.size(), '\0');
+  Crcs crcs;
+  std::vector<std::pair<uint64_t, Segment>> late;
+  SegmentList list;
+  uint64_t end = 0;
+  for (uint64_t item = 0; item < layout.item_count(); ++item) {
+    require(layout.item_offset(item) == end, "items have gaps");
+    layout.segments(item, list);
+    for (const Segment& s : list.segments) {
+      require(s.offset == end && s.length <= out.size() - end, "segments have gaps");
+      end += s.length;
+      std::string bytes;
+      if (s.kind == Segment::Kind::rendered_late) {
+        late.push_back({item, s});
+        continue;
+      } else if (s.kind == Segment::Kind::tensor) {
+        bytes = box_bytes(checkpoint, s);
+        crcs.crcs[item] = crc32(std::as_bytes(std::span(bytes)));
+      } else if (s.kind == Segment::Kind::rendered) {
+        layout.render(item, s, nullptr, bytes);
+      } else {
+        bytes.assign(s.length, '\0');
+      }
+      require(bytes.size() == s.length, "rendered bytes have another length");
+      out.replace(s.offset, s.length, bytes);
+    }
+  }
+  require(end == out.size() && layout.item_offset(layout.item_count()) == end, "items end before the file does");
+  for (const auto& [item, s] : late) {
+    std::string bytes;
+    layout.render(item, s, &crcs, bytes);
+    require(bytes.size() == s.length, "late bytes have another length");
+    out.replace(s.offset, s.length, bytes);
+  }
+  return out;
+}
+
+std::string slow_sha256(const Checkpoint& checkpoint, TensorIndex t) {
   Sha256 sum;
+  const std::string bytes = slow_read(checkpoint, t);
   sum.update(std::as_bytes(std::span(bytes)));
   return sum.hex();
 }
@@ -111,29 +146,7 @@ void slow_write(const Checkpoint& checkpoint, const FilePlan& plan, const std::s
   for (const auto& layout : plan) {
     const std::filesystem::path path = std::filesystem::path(directory) / layout->path();
     std::filesystem::create_directories(path.parent_path());
-    Crcs crcs;
-    std::vector<std::pair<uint64_t, Segment>> late;
-    SegmentList list;
-    std::string file;
-    for (uint64_t item = 0; item < layout->item_count(); ++item) {
-      EXPECT_EQ(layout->item_offset(item), file.size()) << layout->path() << " item " << item;
-      layout->segments(item, list);
-      for (const Segment& segment : list.segments) {
-        EXPECT_EQ(segment.offset, file.size()) << layout->path() << " item " << item;
-        if (segment.kind == Segment::Kind::rendered_late) {
-          late.emplace_back(item, segment);
-          file.append(segment.length, '\0');
-        } else {
-          file += segment_bytes(checkpoint, *layout, item, segment, crcs);
-        }
-      }
-    }
-    for (const auto& [item, segment] : late) {
-      file.replace(segment.offset, segment.length, segment_bytes(checkpoint, *layout, item, segment, crcs));
-    }
-    EXPECT_EQ(layout->size(), file.size()) << layout->path();
-    EXPECT_EQ(layout->item_offset(layout->item_count()), file.size()) << layout->path();
-    std::ofstream(path, std::ios::binary) << file;
+    std::ofstream(path, std::ios::binary) << slow_write(checkpoint, *layout);
   }
 }
 

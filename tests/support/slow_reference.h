@@ -1,4 +1,5 @@
-// The engine's work in the plainest way: element by element, one thread, everything in memory. What tests compare with.
+// Reading and writing without the engine: element by element, one thread, everything in memory. For tests of formats, and the
+// reference that faster code is compared with.
 #pragma once
 
 #include <string>
@@ -8,12 +9,14 @@
 
 namespace fsdpctl {
 
-// Logical row-major little-endian bytes of a tensor. Pieces must be raw; a cast is not made.
+// The logical bytes of a tensor: row-major, little-endian, in the dtype it is stored in. Requires raw pieces that cover it.
 std::string slow_read(const Checkpoint& checkpoint, TensorIndex tensor);
 std::string slow_sha256(const Checkpoint& checkpoint, TensorIndex tensor);
 
-// Writes the files of a plan below `directory`, which is created. Checks on the way that items and segments
-// follow each other as lib/ckpt/layout.h promises (gtest failures).
+// The bytes of a file as its layout says. Throws std::runtime_error where the layout contradicts itself: gaps,
+// rendered bytes of another length, boxes outside their tensor.
+std::string slow_write(const Checkpoint& checkpoint, const FileLayout& layout);
+// All files of a plan, below `directory`, which is created.
 void slow_write(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory);
 
 }  // namespace fsdpctl
