@@ -14,7 +14,6 @@ namespace {
 std::string kind_text(Kind kind) {
   switch (kind) {
     case Kind::ordered_dict: return "OrderedDict";
-    case Kind::counter: return "Counter";
     case Kind::default_dict: return "defaultdict";
     case Kind::list: return "list";
     case Kind::tensor: return "tensor";
@@ -66,7 +65,11 @@ class Losses {
   }
 
   void mapping(const Value& value) {
-    if (!value.is(Kind::dict)) kinds_.add(fmt::format("{} ({})", path_, kind_text(value.kind())));
+    if (value.is(Kind::counter)) {   // named each, with its path: one value of ours becomes several
+      sink_.report(note("a Counter becomes a plain dict, as whenever PyTorch saves this way").key(path_));
+    } else if (!value.is(Kind::dict)) {
+      kinds_.add(fmt::format("{} ({})", path_, kind_text(value.kind())));
+    }
     if (value.is(Kind::ordered_dict) && !value.node<MappingNode>().attributes.is(Kind::none)) attributes_.add(path_);
     std::string keys;
     uint64_t count = 0;

@@ -95,7 +95,7 @@ class TorchFormat : public Format {
     return checkpoint;
   }
 
-  Capabilities capabilities() const override { return {.writes = true, .world_size = false, .single_file = true}; }
+  Capabilities capabilities() const override { return {.writes = true, .single_file = true, .endings = {".pt", ".pth", ".bin", ".ckpt"}}; }
 
   void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override {
     report_unloadable_values(checkpoint, sink);

@@ -173,8 +173,12 @@ bool read_members(const Window& window, const ZipEnd& end, const std::string& na
     const size_t which = item_member(e.full_name.substr(slash + 1));
     if (which == kItemMembers || members[which].present) return false;
     const Bytes header = window.at(e.header_offset, kZipLocalHeader + e.full_name.size(), header_bytes);
+    const bool described = has_zip_descriptor(header, e);
     const uint64_t at = zip_data_offset(header, e, end, name, base);
     free_from = at + e.stored_size;
+    if (described && free_from + kZipDescriptorHead <= end.directory_offset) {
+      check_zip_descriptor(window.at(free_from, kZipDescriptorHead, header_bytes), e, base + free_from, name);
+    }
     members[which] = {true, e, at};
   }
   return members[kPickle].present && members[kVersion].present && members[kStorage].present;

@@ -194,6 +194,18 @@ uint64_t zip_data_offset(Bytes local_header, const ZipEntry& entry, const ZipEnd
   return data;
 }
 
+bool has_zip_descriptor(Bytes local_header, const ZipEntry& entry) {
+  return (get_u16(local_header.data() + 6) & 0x0008) != 0 && entry.stored_size > 0 && entry.crc32 != 0;
+}
+
+void check_zip_descriptor(Bytes head, const ZipEntry& entry, uint64_t at, const std::string& name) {
+  constexpr uint32_t kSignature = 0x08074B50;   // writers may leave it out
+  const uint32_t first = get_u32(head.data()), second = get_u32(head.data() + 4);
+  if (first == entry.crc32 || (first == kSignature && second == entry.crc32)) return;
+  throw damaged("archive member has another checksum in its descriptor than in the directory", name, at, at + kZipDescriptorHead)
+      .found_only(std::string(entry.full_name));
+}
+
 namespace {
 
 // Local headers in file order. Dense ones (small tensors) come in blocks, the others one by one.
@@ -241,8 +253,12 @@ void locate_members(const ZipRead& read, uint64_t length, const ZipEnd& end, Zip
     const uint64_t next = i + 1 < order.size() ? members[order[i + 1]].header_offset : end.directory_offset;
     const ZipEntry entry{full_name, m.header_offset, m.stored_size, m.size, m.crc32, m.method, 0};
     const Bytes header = headers.at(m.header_offset, kZipLocalHeader + full_name.size(), next);
+    const bool described = has_zip_descriptor(header, entry);
     m.data_offset = zip_data_offset(header, entry, end, name, base);
     free_from = m.data_offset + m.stored_size;
+    if (described && free_from + kZipDescriptorHead <= end.directory_offset) {
+      check_zip_descriptor(headers.at(free_from, kZipDescriptorHead, next), entry, base + free_from, name);
+    }
   }
 }
 

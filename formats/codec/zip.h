@@ -92,6 +92,11 @@ inline constexpr uint64_t kZipLocalHeader = 30;
 // Where the data of `entry` begins, from its local header's first bytes (kZipLocalHeader + full_name.size() of them).
 uint64_t zip_data_offset(Bytes local_header, const ZipEntry& entry, const ZipEnd& end, const std::string& name,
                          uint64_t base);
+// Whether a descriptor with a checksum follows the member's data, and that it repeats the directory's: Error(damaged) where not.
+// `head` are its first kZipDescriptorHead bytes, `at` is where they lie in the file.
+inline constexpr uint64_t kZipDescriptorHead = 8;
+bool has_zip_descriptor(Bytes local_header, const ZipEntry& entry);
+void check_zip_descriptor(Bytes head, const ZipEntry& entry, uint64_t at, const std::string& name);
 
 // ---- writing: members are stored, data aligned to 64 bytes from the start of the archive
 

@@ -205,7 +205,8 @@ TEST_P(Publish, AWriterThatLiesIsFoundOut) {
     format.tamper = lie.second;
     const Error e = fails();
     EXPECT_EQ(e.code(), Exit::failed) << lie.first;
-    EXPECT_TRUE(is_disproof(e)) << lie.first << ": " << e.what();
+    // The engine itself sees a plan that writes one tensor twice.
+    EXPECT_TRUE(is_disproof(e) || e.finding().what == "plan does not write every element exactly once") << lie.first << ": " << e.what();
     EXPECT_THAT(output(), IsEmpty());
   }
   // Nothing of the lies is continued from.
@@ -242,6 +243,7 @@ TEST_P(Publish, AChangedSourceOrCommandStartsAgainAndOtherPartialsAreLeftAlone) 
   FileHandle file = FileHandle::open_write(dir / "source/made.bin");
   file.resize(file.size() + 1);
   m.checkpoint.source = Source::open(dir / "source");
+  m.checkpoint.source->add("made.bin");
   EXPECT_NE(partial_id(m.checkpoint, plan, options.arguments), id);
 }
 

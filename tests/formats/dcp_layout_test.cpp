@@ -27,7 +27,10 @@ Checkpoint open_directory(const std::string& path) {
   Checkpoint c = dcp_format()->open(Source::open(path), sink);
   resolve_pieces(c, 2, sink);
   check_tiling(c, sink);
-  for (const Finding& f : sink.all()) EXPECT_NE(f.severity, Severity::warning) << f.what << " " << f.where.text() << " " << f.saw_text();
+  for (const Finding& f : sink.all()) {
+    if (f.what == "unknown class kept as it is") continue;   // of the fixture with foreign objects
+    EXPECT_NE(f.severity, Severity::warning) << f.what << " " << f.where.text() << " " << f.saw_text();
+  }
   return c;
 }
 

@@ -104,6 +104,10 @@ TARGETS = [
 REFUSED = {
     "safetensors": r"odd-torch/(dtypes|views)|dcp-dtypes",      # complex128, bits kinds
     "hf-dcp": r"odd-torch/|dcp-dtypes|dcp-objects|dcp-uneven",
+}
+# What the real reader cannot read although the format can say it (PyTorch 2.13's Hugging Face reader does not know F4).
+UNREADABLE = {("hf-safetensors/dtypes/all.safetensors", "hf-dcp")}
+REFUSED |= {
     "dcp": r"(?!)",
 }
 
@@ -125,6 +129,8 @@ def conversion(h, source, target, name, arguments):
             if target == "hf-dcp" or not set(got_tensors) <= set(tensors):
                 tensors = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.") or "optim" not in k}
             tensors = {k: v for k, v in tensors.items() if k in got_tensors or target != "hf-dcp"}
+            if target == "safetensors":   # tied tensors are one copy; the other name is recorded in the header
+                tensors = {k: v for k, v in tensors.items() if k in got_tensors or v not in got_tensors.values()}
             return differences(tensors, got_tensors) if got_tensors else ["nothing in the output"]
         return differences(tensors, got_tensors) + differences(values, got_values)
     h.check(f"{source} -> {name}", action)
@@ -146,6 +152,8 @@ def there_and_back(h, source):
 def conversions(h):
     for source in SOURCES:
         for target, name, arguments in TARGETS:
+            if any(source.endswith(s) and target == t for s, t in UNREADABLE):
+                continue
             conversion(h, source, target, name, arguments)
     for source in ("2.13.0/dcp-fsdp2-w3/ckpt", "2.13.0/plain/checkpoint.pt"):
         there_and_back(h, source)
@@ -182,7 +190,8 @@ def training(h):
     def old_optimizer():
         out = h.out("filled")
         h.fsdpctl("convert", h.fixture("2.4.1/dcp-fsdp2-w2/ckpt"), "-o", out, "--to", "dcp", "--fill-missing")
-        return load_into(h, out, "2.4.1/dcp-fsdp2-w2", "fsdp2", 2, [])
+        # The scheduler's own state has gained a key too; no optimizer field stands for it.
+        return load_into(h, out, "2.4.1/dcp-fsdp2-w2", "fsdp2", 2, ["--no-sched"])
     h.check("2.4.1 optimizer with --fill-missing, trained on by fsdp2", old_optimizer)
 
     def from_torch():
