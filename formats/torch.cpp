@@ -95,7 +95,9 @@ class TorchFormat : public Format {
     return checkpoint;
   }
 
-  Capabilities capabilities() const override { return {.writes = true, .world_size = false, .single_file = true}; }
+  Capabilities capabilities() const override {
+    return {.writes = true, .world_size = false, .single_file = true, .endings = {".pt", ".pth", ".bin"}};
+  }
 
   void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override {
     report_unloadable_values(checkpoint, sink);
