@@ -95,7 +95,9 @@ class TorchFormat : public Format {
     return checkpoint;
   }
 
-  Capabilities capabilities() const override { return {.writes = true, .single_file = true, .endings = {".pt", ".pth", ".bin", ".ckpt"}}; }
+  Capabilities capabilities() const override {
+    return {.writes = true, .single_file = true, .endings = {".pt", ".pth", ".bin", ".ckpt"}};
+  }
 
   void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override {
     report_unloadable_values(checkpoint, sink);

@@ -40,10 +40,10 @@ run 0 convert step-3 -o model.safetensors --to safetensors --part model
 run 0 convert step-3 -o everything.pt --to torch
 run 0 diff step-3 everything.pt
 
-say "One byte of a copy changes on disk."
-cp -r step-3-w3 damaged
-file=damaged/__0_0.distcp
-printf '\xff' | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") / 2)) conv=notrunc status=none
+say "Sealed with a manifest; then one byte of a copy changes on disk."
+run 0 verify --write-manifest step-3
+cp -r step-3 damaged
+printf '\xff' | dd of=damaged/__1_0.distcp bs=1 seek=17500 conv=notrunc status=none
 run 3 verify --data damaged
 
 if [ "$failures" -ne 0 ]; then
