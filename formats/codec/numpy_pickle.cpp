@@ -118,7 +118,7 @@ Value type_object(std::string_view text) {
   const bool wide = code[0] == 'U';
   const bool sized = wide || code[0] == 'S';
   const int64_t item = sized ? static_cast<int64_t>(code_number(code).value_or(0)) * (wide ? 4 : 1) : -1;
-  const Value none, sign = Value::string(std::string_view(&order, 1));
+  const Value none = Value(), sign = Value::string(std::string_view(&order, 1));
   return call(Value::global("numpy", "dtype"),
               tuple({Value::string(code), Value::boolean(false), Value::boolean(true)}),
               tuple({Value::integer(3), sign, none, none, none, Value::integer(item),

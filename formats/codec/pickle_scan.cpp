@@ -187,7 +187,6 @@ class Scanner {
     const char* text = reinterpret_cast<const char*>(p);
     p = line(p);
     const char* end = reinterpret_cast<const char*>(p) - 1;
-    if (end > text && end[-1] == '\r') --end;
     uint64_t value = 0;
     const auto [stop, status] = std::from_chars(text, end, value);
     if (status != std::errc() || stop != end) throw error(Exit::damaged, "memo number in pickle is not a number");

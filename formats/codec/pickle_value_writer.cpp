@@ -308,20 +308,17 @@ class PickleWriter::ValueWriter {
     out_.global(text.substr(0, dot), text.substr(dot + 1));
   }
 
-  // "cuda:1"
+  // "cuda:1" as ('cuda', 1).
   void device(std::string_view text) {
-    const size_t colon = text.find(':');
-    out_.global("torch", "device");
-    out_.string(text.substr(0, colon));
-    if (colon == std::string_view::npos) return call(1);
-    const std::string_view digits = text.substr(colon + 1);
+    const size_t colon = text.rfind(':');
     int64_t index = 0;
-    const auto [stop, status] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-    if (status != std::errc() || stop != digits.data() + digits.size()) {
-      throw Error(Exit::refused, "device without a number").found_only(std::string(text));
-    }
-    out_.integer(index);
-    call(2);
+    const std::string_view digits = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+    const bool has_index = std::from_chars(digits.data(), digits.data() + digits.size(), index).ec == std::errc() &&
+                           fmt::format("{}", index) == digits;
+    out_.global("torch", "device");
+    out_.string(has_index ? text.substr(0, colon) : text);
+    if (has_index) out_.integer(index);
+    call(has_index ? 2 : 1);
   }
 
   void storage(const StorageNode& storage) { state_.emitter.storage(storage.index, storage.storage_class, out_); }

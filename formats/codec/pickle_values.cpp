@@ -21,9 +21,8 @@ std::string_view Machine::text(uint64_t length) {
 
 std::string_view Machine::line() {
   const auto* newline = static_cast<const uint8_t*>(std::memchr(p_, '\n', static_cast<size_t>(begin_ + scan_.consumed - p_)));
-  std::string_view view(reinterpret_cast<const char*>(p_), static_cast<size_t>(newline - p_));
+  const std::string_view view(reinterpret_cast<const char*>(p_), static_cast<size_t>(newline - p_));
   p_ = newline + 1;
-  if (view.ends_with('\r')) view.remove_suffix(1);
   return view;
 }
 
