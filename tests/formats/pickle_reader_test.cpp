@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include <random>
 #include <span>
 #include <string>
@@ -62,7 +64,7 @@ struct Row {
 
 class PickleValues : public testing::TestWithParam<Row> {};
 
-TEST_P(PickleValues, AreRead) { EXPECT_EQ(shown(GetParam().stream), GetParam().json); }
+TEST_P(PickleValues, AreRead) { EXPECT_EQ(nlohmann::json::parse(shown(GetParam().stream)), nlohmann::json::parse(GetParam().json)); }
 
 INSTANTIATE_TEST_SUITE_P(
     Opcodes, PickleValues,
@@ -77,10 +79,10 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"BytesPython2", "U\x02\xff\x00."s, R"({"bytes":"ff00"})"}, Row{"UnicodeLine", "Va\\u0041\\\\u0041\n."s, R"("aA\\\\u0041")"},
         Row{"Unicode8", "\x8d\x01\0\0\0\0\0\0\0z."s, "\"z\""}, Row{"Bytes4", "B\x01\0\0\0\x07."s, R"({"bytes":"07"})"},
         Row{"Bytes8", "\x8e\x01\0\0\0\0\0\0\0\x07."s, R"({"bytes":"07"})"},
-        Row{"EmptyList", "]."s, "[]"}, Row{"DictLine", "(I1\nI2\nd."s, R"({"1":2})"},
+        Row{"EmptyList", "]."s, "[]"}, Row{"DictLine", "(I1\nI2\nd."s, R"({"dict":[[1,2]]})"},
         Row{"Dup", "]2\x86."s, R"({"tuple":[[],[]]})"}, Row{"Pop", "K\x01K\x02\x30."s, "1"},
         Row{"PopMark", "K\x01(K\x02K\x03\x31."s, "1"}, Row{"PopOfMark", "(0K\x01."s, "1"},
-        Row{"PutGet", "]p5\n0g5\n."s, "[]"}, Row{"FreshDictInMemo", "}q\x00K\x01K\x02s0h\x00."s, R"({"1":2})"},
+        Row{"PutGet", "]p5\n0g5\n."s, "[]"}, Row{"FreshDictInMemo", "}q\x00K\x01K\x02s0h\x00."s, R"({"dict":[[1,2]]})"},
         Row{"EmptySetShared", "\x8f\x94(K\x01\x90."s, R"({"set":[1]})"},
         Row{"TupleOfEmpties", "(]}\x8ft."s, R"({"tuple":[[],{"dict":[]},{"set":[]}]})"},
         Row{"Size", "ctorch\nSize\n(K\x02K\x03K\x04K\x05t\x85R."s, R"({"torch.Size":[2,3,4,5]})"},
@@ -258,7 +260,7 @@ TEST(PickleReader, OpcodesAreLimited) {
 
 TEST(PickleReader, KeysThatCollideOnPurposeCostNoQuadraticTime) {
   std::string stream = "}(";
-  for (int i = 0; i < 3000; ++i) stream += "ctorch\nSize\nK\x01\x85\x85R0c__main__\nT\n)\x81K\x01"s;   // objects hash alike
+  for (int i = 0; i < 3000; ++i) stream += "c__main__\nT\nM"s + static_cast<char>(i) + static_cast<char>(i >> 8) + "\x85\x81K\x01"s;   // objects hash alike
   EXPECT_EQ(refusal(stream + "u.").what, "keys in pickle collide");
 }
 
@@ -389,7 +391,7 @@ TEST(PickleReader, FlippedBytesDoNoHarm) {
     const size_t rounds = pickle.bytes.size() < 4000 ? 300 : 30;
     for (size_t i = 0; i < rounds; ++i) {
       NamedPickle bad = pickle;
-      for (unsigned k = 1 + random() % 3; k > 0; --k) bad.bytes[random() % bad.bytes.size()] ^= static_cast<char>(1 << random() % 8);
+      for (size_t k = 1 + random() % 3; k > 0; --k) bad.bytes[random() % bad.bytes.size()] ^= static_cast<char>(1 << random() % 8);
       expect_damaged_or_same(bad);
     }
   }
