@@ -138,7 +138,7 @@ Examined examine(const FormatList& formats, const std::string& path, const Verif
     report.has_manifest = manifest.has_value();
     if (manifest) check_manifest_names(checkpoint, *manifest, sink);
     if (options.data) {
-      const std::vector<bool> readable = readable_tensors(checkpoint, sink);
+      std::vector<bool> readable = readable_tensors(checkpoint, sink);
       found.sums = check_data(checkpoint, readable, options, report, sink);
       if (manifest) check_manifest_sums(checkpoint, *manifest, found.sums, readable, report, sink);
       if (!sink.has_errors()) report.fingerprint = checkpoint_fingerprint(checkpoint, found.sums);

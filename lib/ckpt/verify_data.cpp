@@ -13,9 +13,9 @@ namespace {
 constexpr size_t kBlock = 1 << 20;
 
 // Fingerprints `wanted`; damage in one tensor must not hide damage in another, so a failing set is halved until
-// each bad tensor stands alone.
+// each bad tensor stands alone. Those are no longer `readable`.
 void sum_all(const Checkpoint& checkpoint, std::span<const TensorIndex> wanted, const EngineOptions& engine,
-             std::vector<TensorSum>& sums, FindingSink& sink) {
+             std::vector<TensorSum>& sums, std::vector<bool>& readable, FindingSink& sink) {
   if (wanted.empty()) return;
   try {
     const std::vector<TensorSum> got = fingerprint(checkpoint, wanted, engine);
@@ -25,11 +25,12 @@ void sum_all(const Checkpoint& checkpoint, std::span<const TensorIndex> wanted, 
     if (wanted.size() == 1) {
       error.in_tensor(checkpoint.tensors[wanted[0]].key);
       sink.report(error.finding());
+      readable[wanted[0]] = false;
       return;
     }
     const size_t half = wanted.size() / 2;
-    sum_all(checkpoint, wanted.subspan(0, half), engine, sums, sink);
-    sum_all(checkpoint, wanted.subspan(half), engine, sums, sink);
+    sum_all(checkpoint, wanted.subspan(0, half), engine, sums, readable, sink);
+    sum_all(checkpoint, wanted.subspan(half), engine, sums, readable, sink);
   }
 }
 
@@ -70,8 +71,10 @@ void check_replicas(const Checkpoint& checkpoint, const std::vector<bool>& reada
     std::erase_if(affected, [&](TensorIndex t) { return !readable[t]; });
     if (affected.empty()) return;
     std::vector<TensorSum> others(checkpoint.tensors.size());
-    sum_all(view, affected, engine, others, sink);
+    std::vector<bool> read = readable;
+    sum_all(view, affected, engine, others, read, sink);
     for (TensorIndex t : affected) {
+      if (!read[t]) continue;
       ++report.replicas_checked;
       report.bytes_read += checkpoint.bytes_of(t);
       if (others[t].crc64 == sums[t].crc64) continue;
@@ -130,26 +133,24 @@ void count_nonfinite(const Checkpoint& checkpoint, TensorIndex t, const EngineOp
 
 }  // namespace
 
-std::vector<TensorSum> check_data(const Checkpoint& checkpoint, const std::vector<bool>& readable,
-                                  const VerifyOptions& options, VerifyReport& report, FindingSink& sink) {
+std::vector<TensorSum> check_data(const Checkpoint& checkpoint, std::vector<bool>& readable, const VerifyOptions& options,
+                                  VerifyReport& report, FindingSink& sink) {
   std::vector<TensorSum> sums(checkpoint.tensors.size());
   std::vector<TensorIndex> wanted;
   for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
     if (readable[t]) wanted.push_back(t);
   }
-  const size_t errors_before = sink.all().size();
-  sum_all(checkpoint, wanted, options.engine, sums, sink);
-  const bool clean = sink.all().size() == errors_before;
+  sum_all(checkpoint, wanted, options.engine, sums, readable, sink);
+  std::erase_if(wanted, [&](TensorIndex t) { return !readable[t]; });
   for (TensorIndex t : wanted) {
     report.bytes_read += checkpoint.bytes_of(t);
     for (const Piece& p : checkpoint.pieces_of(t)) {
-      if (is_empty(p.box)) continue;
-      (p.has_crc32 ? report.crc32_checked : report.crc32_absent) += clean ? 1 : 0;
+      if (!is_empty(p.box)) ++(p.has_crc32 ? report.crc32_checked : report.crc32_absent);
     }
   }
-  if (clean) check_replicas(checkpoint, readable, options.engine, sums, report, sink);
+  check_replicas(checkpoint, readable, options.engine, sums, report, sink);
   check_recorded_crcs(checkpoint, report, sink);
-  if (options.count_nonfinite && clean) {
+  if (options.count_nonfinite) {
     for (TensorIndex t : wanted) count_nonfinite(checkpoint, t, options.engine, report);
   }
   return sums;

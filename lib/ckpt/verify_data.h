@@ -7,8 +7,8 @@
 
 namespace fsdpctl {
 
-// Sums of all tensors; damaged ones are reported and keep 0. Requires resolved pieces.
-std::vector<TensorSum> check_data(const Checkpoint& checkpoint, const std::vector<bool>& readable,
+// Sums of all readable tensors; damaged ones are reported, keep 0 and are `readable` no more. Requires resolved pieces.
+std::vector<TensorSum> check_data(const Checkpoint& checkpoint, std::vector<bool>& readable,
                                   const VerifyOptions& options, VerifyReport& report, FindingSink& sink);
 
 }  // namespace fsdpctl
