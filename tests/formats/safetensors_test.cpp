@@ -105,7 +105,7 @@ TEST(Safetensors, RecognisesContentNotEndings) {
   EXPECT_GE(format->recognize(*Source::open(dir / "weights.dat"))->strength, 80);
   std::ofstream(dir / "spaced", std::ios::binary) << good.substr(0, 8) << "  \n{" << std::string(1000, ' ');
   EXPECT_TRUE(format->recognize(*Source::open(dir / "spaced")));
-  std::ofstream(dir / "text") << "version https://git-lfs.github.com/spec/v1\n";
+  std::ofstream(dir / "text") << "eight bytes of length they are not, and no header\n";
   EXPECT_FALSE(format->recognize(*Source::open(dir / "text")));
   std::ofstream(dir / "named.safetensors") << "PK\3\4 and so on";
   EXPECT_LT(format->recognize(*Source::open(dir / "named.safetensors"))->strength, 10);
