@@ -144,7 +144,7 @@ TransferResult Transfer::run() {
   if (!journal_path_.empty()) open_journal();
   create_files();
   // More threads than processors: some wait for the disk.
-  const int wanted = static_cast<int>(std::clamp(2 * std::thread::hardware_concurrency(), 4u, 16u));
+  const int wanted = static_cast<int>(std::clamp(4 * std::thread::hardware_concurrency(), 8u, 16u));
   const CrewSize size = crew_size(options_, wanted, jobs_.size(), kLeastMemory);
   crew_.run(size.threads, jobs_.size(), [&]() -> Crew::Worker {
     auto worker = std::make_shared<Worker>(*this, size.memory);
