@@ -52,6 +52,9 @@ Command reshard_command();
 Command convert_command();
 Command generate_command();
 
+// Of two checkpoints' exit codes the one to end with: damage before all, else the higher.
+Exit worse(Exit a, Exit b);
+
 // Flags that every command takes, before or after its name.
 void add_global_flags(CLI::App& app, GlobalFlags& flags);
 

@@ -102,18 +102,20 @@ bool name_matches(const InspectOptions& options, const LeafInfo& leaf) {
 Exit run_inspect(const InspectOptions& options, const Context& context) {
   Exit result = Exit::ok;
   uint64_t failed = 0;
+  bool printed = false;
   for (size_t i = 0; i < options.paths.size(); ++i) {
-    if (i > 0) context.printer.text("");
+    if (printed) context.printer.text("");
     Exit code = Exit::ok;
     try {
       code = inspect_one(options.paths[i], options, context);
+      printed = true;
     } catch (const Error& e) {
       if (e.code() == Exit::interrupted || e.code() == Exit::terminated || options.paths.size() == 1) throw;
       context.printer.error(e);
       code = e.code();
     }
     failed += code != Exit::ok ? 1 : 0;
-    if (result == Exit::ok) result = code;
+    result = worse(result, code);
   }
   context.printer.record("summary", {{"schema_version", 1}, {"checkpoints", options.paths.size()}, {"failed", failed}});
   return result;

@@ -19,7 +19,7 @@ struct InspectOptions {
   bool follow_links = false;
 };
 
-// Inspects each path, goes on after one that fails, and returns the first exit code that is not 0.
+// Inspects each path, goes on after one that fails, and returns the worst exit code.
 Exit run_inspect(const InspectOptions& options, const Context& context);
 
 // Everything about one checkpoint that its printing needs.

@@ -75,31 +75,20 @@ std::string state_text(const StateEntry& entry) {
   return entry.path + ": " + entry.summary;
 }
 
-class Rows {
- public:
-  explicit Rows(Printer& printer) : printer_(printer) {}
-  void add(std::string_view label, std::string_view text) {
-    printer_.text(fmt::format("  {}{}", printer_.paint(Style::faint, fmt::format("{:<12}", label)), visible(text)));
-  }
-
- private:
-  Printer& printer_;
-};
-
 // Counters share a line; so does what no rule recognises, by its count.
-void print_state(const std::vector<StateEntry>& state, Rows& rows) {
+void print_state(const std::vector<StateEntry>& state, Printer& printer) {
   std::string counters;
   std::vector<const StateEntry*> others;
   for (const StateEntry& entry : state) {
     switch (entry.kind) {
       case StateKind::scaler:
-        rows.add("scaler", state_text(entry));
+        printer.row("scaler", state_text(entry));
         break;
       case StateKind::scheduler:
-        rows.add("scheduler", state_text(entry));
+        printer.row("scheduler", state_text(entry));
         break;
       case StateKind::rng:
-        rows.add("rng", state_text(entry));
+        printer.row("rng", state_text(entry));
         break;
       case StateKind::counter:
         counters += fmt::format("{}{} {}", counters.empty() ? "" : ", ", entry.path, entry.summary);
@@ -109,45 +98,44 @@ void print_state(const std::vector<StateEntry>& state, Rows& rows) {
         break;
     }
   }
-  if (!counters.empty()) rows.add("counters", counters);
+  if (!counters.empty()) printer.row("counters", counters);
   std::string names;
   for (size_t i = 0; i < others.size() && i < 6; ++i) names += (i ? ", " : "") + others[i]->path;
   if (others.size() > 6) names += fmt::format(" and {} more", others.size() - 6);
-  if (!others.empty()) rows.add("other", names + " (--extra shows it)");
+  if (!others.empty()) printer.row("other", names + " (--extra shows it)");
 }
 
 void print_text(const Inspected& inspected, Printer& printer) {
   const Checkpoint& checkpoint = inspected.opened.checkpoint;
   const Overview& overview = inspected.overview;
   printer.text(headline(inspected, printer));
-  Rows rows(printer);
-  if (!inspected.opened.chosen.empty()) rows.add("chosen", inspected.opened.chosen + ", the newest complete step");
-  for (const std::string& passed : inspected.opened.passed_over) rows.add("passed over", passed);
-  rows.add("format", checkpoint.format + ": " + inspected.opened.match.reason +
-                         (checkpoint.format_detail.empty() ? "" : "; " + checkpoint.format_detail));
-  rows.add("files", fmt::format("{}, {}", plural(checkpoint.data_files.size(), "file", "files"),
-                                size_text(overview.file_bytes)));
-  rows.add("world size", fmt::format("{}{}", checkpoint.world_size,
-                                     checkpoint.world_size_inferred ? ", inferred from the highest rank" : ""));
+  if (!inspected.opened.chosen.empty()) printer.row("chosen", inspected.opened.chosen + ", the newest complete step");
+  for (const std::string& passed : inspected.opened.passed_over) printer.row("passed over", passed);
+  printer.row("format", checkpoint.format + ": " + inspected.opened.match.reason +
+                            (checkpoint.format_detail.empty() ? "" : "; " + checkpoint.format_detail));
+  printer.row("files", fmt::format("{}, {}", plural(checkpoint.data_files.size(), "file", "files"),
+                                   size_text(overview.file_bytes)));
+  printer.row("world size", fmt::format("{}{}", checkpoint.world_size,
+                                        checkpoint.world_size_inferred ? ", inferred from the highest rank" : ""));
   std::string placements;
   for (const auto& placement : overview.placements) {
     placements += fmt::format("{}{} {}", placements.empty() ? "" : ", ", placement.first, count_text(placement.second));
   }
-  if (!placements.empty()) rows.add("placement", placements);
-  for (const auto& fact : checkpoint.facts) rows.add(fact.first, fact.second);
+  if (!placements.empty()) printer.row("placement", placements);
+  for (const auto& fact : checkpoint.facts) printer.row(fact.first, fact.second);
   for (const Part part : {Part::model, Part::optimizer, Part::extra}) {
     const PartTotal& total = overview.parts[static_cast<int>(part)];
     if (total.tensors > 0 || part == Part::model)
-      rows.add(part == Part::extra ? "extra" : part_name(part), part_text(total));
+      printer.row(part == Part::extra ? "extra" : part_name(part), part_text(total));
     if (part != Part::optimizer) continue;
-    for (const OptimizerOverview& optimizer : overview.optimizers) rows.add("", optimizer_text(optimizer));
+    for (const OptimizerOverview& optimizer : overview.optimizers) printer.row("", optimizer_text(optimizer));
   }
   if (overview.aliases > 0)
-    rows.add("aliases", plural(overview.aliases, "name shares", "names share") + " another tensor's bytes");
-  print_state(overview.state, rows);
-  rows.add("manifest", overview.manifest ? "fingerprint " + hex64(overview.manifest->fingerprint)
-                                         : "none: checksums are not recorded");
-  if (inspected.fingerprint) rows.add("fingerprint", hex64(*inspected.fingerprint));
+    printer.row("aliases", plural(overview.aliases, "name shares", "names share") + " another tensor's bytes");
+  print_state(overview.state, printer);
+  printer.row("manifest", overview.manifest ? "fingerprint " + hex64(overview.manifest->fingerprint)
+                                            : "none: checksums are not recorded");
+  if (inspected.fingerprint) printer.row("fingerprint", hex64(*inspected.fingerprint));
 }
 
 Json part_json(const PartTotal& total) {

@@ -98,8 +98,7 @@ void print_changes(const std::vector<Change>& changes, Printer& printer) {
     printer.record("change", {{"kind", change.kind}, {"key", change.key}, {"detail", change.detail}});
     if (printer.json() || shown == Printer::kMostFindings) continue;
     ++shown;
-    printer.text(fmt::format("  {:<12}{}{}", change.kind, visible(change.key),
-                             change.detail.empty() ? "" : ": " + visible(change.detail)));
+    printer.row(change.kind, change.key + (change.detail.empty() ? "" : ": " + change.detail));
   }
   if (!printer.json() && changes.size() > shown) {
     printer.text(
@@ -120,8 +119,7 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
   }
   printer.text(fmt::format("{}: {}", printer.paint(Style::strong, visible(options.path)), what));
   if (result.bytes_resumed > 0) {
-    printer.text(
-        fmt::format("  {:<12}{} were there from an interrupted run", "resumed", size_text(result.bytes_resumed)));
+    printer.row("resumed", size_text(result.bytes_resumed) + " were there from an interrupted run");
   }
   print_changes(result.changes, printer);
   printer.record("summary", {{"schema_version", 1},

@@ -110,6 +110,10 @@ void Printer::text(std::string_view line) {
   out_.write("\n");
 }
 
+void Printer::row(std::string_view label, std::string_view line) {
+  text(fmt::format("  {}{}", paint(Style::faint, fmt::format("{:<11} ", visible(label))), visible(line)));
+}
+
 void Printer::record(std::string_view message_type, Json fields) {
   if (!json()) return;
   Json object = {{"message_type", message_type}};

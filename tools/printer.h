@@ -37,6 +37,8 @@ class Printer {
   const Globals& globals() const { return globals_; }
 
   // ---- stdout
+  void row(std::string_view label,
+           std::string_view text);   // an indented line of facts; control characters made visible
   void text(std::string_view line);  // adds the newline
   void record(std::string_view message_type, Json fields);
   std::string paint(Style style, std::string_view text) const;  // for text()

@@ -177,7 +177,7 @@ Exit run_verify(const VerifyCommandOptions& options, const Context& context) {
       code = e.code();
     }
     failed += code != Exit::ok ? 1 : 0;
-    if (result == Exit::ok) result = code;
+    result = worse(result, code);
   }
   if (!options.junit.empty()) replace_file(options.junit, junit_text(reports));
   context.printer.record("summary", {{"schema_version", 1}, {"checkpoints", options.paths.size()}, {"failed", failed}});

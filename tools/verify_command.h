@@ -20,7 +20,7 @@ struct VerifyCommandOptions {
   bool follow_links = false;
 };
 
-// Verifies each path, goes on after one that fails, and returns the first exit code that is not 0.
+// Verifies each path, goes on after one that fails, and returns the worst exit code.
 Exit run_verify(const VerifyCommandOptions& options, const Context& context);
 
 void print_report(const VerifyReport& report, bool data, Printer& printer);  // verify_report.cpp

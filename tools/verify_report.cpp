@@ -44,16 +44,13 @@ void print_text(const VerifyReport& report, bool data, Printer& printer) {
   }
   printer.text(line);
   if (report.format.empty()) return;
-  const auto row = [&](std::string_view label, std::string_view text) {
-    printer.text(fmt::format("  {}{}", printer.paint(Style::faint, fmt::format("{:<12}", label)), visible(text)));
-  };
-  if (!report.chosen.empty()) row("chosen", report.chosen + ", the newest complete step");
-  row("data", data ? size_text(report.bytes_read) + " read" : "not read (--data reads every byte)");
-  row("manifest", manifest_text(report, data));
+  if (!report.chosen.empty()) printer.row("chosen", report.chosen + ", the newest complete step");
+  printer.row("data", data ? size_text(report.bytes_read) + " read" : "not read (--data reads every byte)");
+  printer.row("manifest", manifest_text(report, data));
   if (!data) return;
-  row("crc-32", crc32_text(report));
-  if (report.replicas_checked > 0) row("replicas", count_text(report.replicas_checked) + " compared");
-  if (report.fingerprint != 0) row("fingerprint", hex64(report.fingerprint));
+  printer.row("crc-32", crc32_text(report));
+  if (report.replicas_checked > 0) printer.row("replicas", count_text(report.replicas_checked) + " compared");
+  if (report.fingerprint != 0) printer.row("fingerprint", hex64(report.fingerprint));
 }
 
 void print_nonfinite(const VerifyReport& report, Printer& printer) {
