@@ -8,6 +8,7 @@
 
 #include "formats/codec/pickle_opcodes.h"
 #include "formats/codec/pickle_text.h"
+#include "lib/base/utf8.h"
 
 namespace fsdpctl {
 
@@ -230,7 +231,7 @@ void CellMachine::old_step(uint8_t opcode) {
     case kUnicode: case kString: {
       const std::string text = line();
       const auto plain = opcode == kString ? unescape_string(text) : unescape_unicode(text);
-      if (!plain || !is_utf8(*plain)) throw damaged("string in pickle is not escaped as Python does");
+      if (!plain || !is_utf8(*plain, true)) throw damaged("string in pickle is not escaped as Python does");
       return push(Cell(Cell::string, 0, names_.number(*plain)));
     }
     case kDict: case kList: {
@@ -273,7 +274,7 @@ void CellMachine::string(uint64_t length) {
   if (window_.at > window_.end || length > window_.left()) throw cut_short(window_);
   if (length > kMaxString) throw unsupported("metadata holds a string of more than a megabyte");
   const std::string_view text(take(length), length);
-  if (!is_utf8(text)) throw damaged("string in pickle is not UTF-8");
+  if (!is_utf8(text, true)) throw damaged("string in pickle is not UTF-8");
   push(Cell(Cell::string, 0, names_.number(text)));
 }
 
@@ -482,7 +483,7 @@ bool CellMachine::object_at_once() {
   };
   const auto string = [&](Cell& value) {
     const std::string_view text(p + 2, byte_at(p + 1));
-    if (!is_utf8(text)) return false;
+    if (!is_utf8(text, true)) return false;
     p += 2 + text.size();
     value = Cell(Cell::string, 0, names_.number(text));
     if (byte_at(p) == kMemoize) keep(memoized++, value), ++p;

@@ -6,8 +6,8 @@
 
 #include "formats/codec/numpy_pickle.h"
 #include "formats/codec/pickle_machine.h"
-#include "formats/codec/pickle_text.h"
 #include "formats/codec/python_calls.h"
+#include "lib/base/utf8.h"
 
 namespace fsdpctl::pickle {
 namespace {
@@ -28,7 +28,7 @@ Error Machine::unsafe(const Value& global) const {
 void Machine::global() {
   const std::string_view module = line();
   const std::string_view name = line();
-  if (!is_utf8(module) || !is_utf8(name)) throw error(Exit::damaged, "name in pickle is not UTF-8");
+  if (!is_utf8(module, true) || !is_utf8(name, true)) throw error(Exit::damaged, "name in pickle is not UTF-8");
   push(Value::borrow(know(module, name).value));
 }
 

@@ -2,7 +2,6 @@
 
 #include <charconv>
 #include <cstdint>
-#include <cstring>
 
 namespace fsdpctl {
 namespace {
@@ -35,42 +34,7 @@ std::optional<uint32_t> hex(std::string_view text, size_t at, size_t digits) {
   return value;
 }
 
-// Length of the sequence that starts with `lead`, 0 where none does.
-size_t sequence_length(unsigned char lead) {
-  return lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : (lead & 0xF0) == 0xE0 ? 3 : lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
-}
-
-bool is_sequence(std::string_view s) {
-  for (size_t i = 1; i < s.size(); ++i) {
-    if ((static_cast<unsigned char>(s[i]) & 0xC0) != 0x80) return false;
-  }
-  const auto lead = static_cast<unsigned char>(s[0]);
-  const auto next = static_cast<unsigned char>(s.size() > 1 ? s[1] : 0);
-  if (lead == 0xE0) return next >= 0xA0;                 // shortest form only
-  if (lead == 0xF0) return next >= 0x90;
-  if (lead == 0xF4) return next < 0x90;                  // up to U+10FFFF
-  return true;
-}
-
 }  // namespace
-
-bool is_utf8(std::string_view bytes) {
-  size_t i = 0;
-  while (i < bytes.size()) {
-    uint64_t eight = 0;
-    if (bytes.size() - i >= 8) {
-      std::memcpy(&eight, bytes.data() + i, 8);
-      if ((eight & 0x8080808080808080) == 0) {
-        i += 8;
-        continue;
-      }
-    }
-    const size_t length = sequence_length(static_cast<unsigned char>(bytes[i]));
-    if (length == 0 || length > bytes.size() - i || !is_sequence(bytes.substr(i, length))) return false;
-    i += length;
-  }
-  return true;
-}
 
 std::optional<std::string> unescape_string(std::string_view line) {
   if (line.size() < 2 || (line.front() != '\'' && line.front() != '"') || line.back() != line.front()) return std::nullopt;
@@ -93,7 +57,9 @@ std::optional<std::string> unescape_string(std::string_view line) {
     } else if (line[i] >= '0' && line[i] <= '7') {
       unsigned code = 0;
       size_t end = i;
-      while (end < line.size() && end < i + 3 && line[end] >= '0' && line[end] <= '7') code = code * 8 + static_cast<unsigned>(line[end++] - '0');
+      while (end < line.size() && end < i + 3 && line[end] >= '0' && line[end] <= '7') {
+        code = code * 8 + static_cast<unsigned>(line[end++] - '0');
+      }
       out += static_cast<char>(code);
       i = end - 1;
     } else {

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -26,7 +27,7 @@ const Value* child(const Value& value, size_t i) {
     if (const Value* v = entry(value.entries())) return v;
     return i == 0 ? &value.node<MappingNode>().attributes : nullptr;
   }
-  if (value.is(Kind::tensor) && value.identity() != nullptr) return i == 0 ? &value.node<TensorNode>().attributes : nullptr;
+  if (value.is(Kind::tensor)) return i == 0 ? &value.node<TensorNode>().attributes : nullptr;
   if (!value.is(Kind::object)) return nullptr;
   const auto& object = value.node<ObjectNode>();
   const Value* const parts[] = {&object.callable, &object.args, &object.kwargs, &object.state};
@@ -43,23 +44,29 @@ bool has_children(const Value& value) {
 
 uint64_t mix(uint64_t hash, uint64_t with) { return (hash ^ with) * 0x9E3779B97F4A7C15 + (hash >> 32); }
 
-// Values that Python could not use as a key, or in a set.
-uint64_t key_hash(const Value& key) {
+// The hash of a key that Python compares by value; nullopt for one that it compares by identity, as objects mostly are.
+// Error(damaged) for what Python could not use as a key, or in a set.
+std::optional<uint64_t> key_hash(const Value& key) {
   const auto kind = static_cast<uint64_t>(key.kind());
   switch (key.kind()) {
     case Kind::list: case Kind::set: case Kind::bytearray: case Kind::dict: case Kind::ordered_dict: case Kind::counter:
     case Kind::default_dict: case Kind::numpy_array:
       throw Error(Exit::damaged, "key in pickle that cannot be one");
+    case Kind::none: return kind;
     case Kind::boolean: return mix(kind, key.as_boolean());
     case Kind::integer: return mix(kind, static_cast<uint64_t>(key.as_integer()));
     case Kind::real: return mix(kind, std::bit_cast<uint64_t>(key.as_real()));
-    case Kind::string: case Kind::bytes: case Kind::big_integer: return mix(kind, std::hash<std::string_view>()(key.text()));
+    case Kind::string: case Kind::bytes: case Kind::big_integer:
+      return mix(kind, std::hash<std::string_view>()(key.text()));
     case Kind::tuple: case Kind::frozenset: case Kind::size: {
-      uint64_t hash = kind;
-      for (const Value& item : key.items()) hash = mix(hash, key_hash(item));
+      std::optional<uint64_t> hash = kind;
+      for (const Value& item : key.items()) {
+        const auto part = key_hash(item);
+        hash = hash && part ? std::optional(mix(*hash, *part)) : std::nullopt;
+      }
       return hash;
     }
-    default: return kind;
+    default: return std::nullopt;
   }
 }
 
@@ -67,30 +74,28 @@ uint64_t key_hash(const Value& key) {
 class KeyCheck {
  public:
   void check(const std::vector<Entry>& entries) {
-    if (entries.size() < 2) {
-      for (const Entry& e : entries) key_hash(e.key);
-      return;
+    table_.assign(std::bit_ceil(entries.size() * 2 + 1), kEmpty);
+    for (uint32_t i = 0; i < entries.size(); ++i) {
+      if (const auto hash = key_hash(entries[i].key)) insert(entries, i, *hash);
     }
-    const size_t size = std::bit_ceil(entries.size() * 2);
-    table_.assign(size, kEmpty);
-    for (uint32_t i = 0; i < entries.size(); ++i) insert(entries, i, size - 1);
   }
 
  private:
   static constexpr uint32_t kEmpty = UINT32_MAX;
   static constexpr int kProbes = 1000;   // more than chance ever needs; made-up collisions must not cost quadratic time
 
-  void insert(const std::vector<Entry>& entries, uint32_t index, size_t mask) {
+  void insert(const std::vector<Entry>& entries, uint32_t index, uint64_t hash) {
     const Value& key = entries[index].key;
-    size_t at = key_hash(key);
-    at ^= at >> 32;
+    size_t at = hash ^ hash >> 32;
     for (int probe = 0; probe < kProbes; ++probe, ++at) {
-      uint32_t& slot = table_[at & mask];
+      uint32_t& slot = table_[at & (table_.size() - 1)];
       if (slot == kEmpty) {
         slot = index;
         return;
       }
-      if (equal(entries[slot].key, key)) throw Error(Exit::damaged, "key twice in one dict of a pickle").found_only(key_text(key));
+      if (equal(entries[slot].key, key)) {
+        throw Error(Exit::damaged, "key twice in one dict of a pickle").found_only(key_text(key));
+      }
     }
     throw Error(Exit::unsupported, "keys in pickle collide");
   }
@@ -139,7 +144,8 @@ class TreeCheck {
   void leave() {
     const Frame done = path_.back();
     path_.pop_back();
-    if (done.value->node<ValueNode>().references.load(std::memory_order_relaxed) > 1) sizes_[done.value->identity()] = done.size;
+    const bool shared = done.value->node<ValueNode>().references.load(std::memory_order_relaxed) > 1;
+    if (shared) sizes_[done.value->identity()] = done.size;
     if (!path_.empty()) add(path_.back(), done.size);
   }
 

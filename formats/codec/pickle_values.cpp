@@ -9,6 +9,7 @@
 #include "formats/codec/big_integer.h"
 #include "formats/codec/pickle_machine.h"
 #include "formats/codec/pickle_text.h"
+#include "lib/base/utf8.h"
 
 namespace fsdpctl::pickle {
 // ---- arguments and literals
@@ -27,11 +28,11 @@ std::string_view Machine::line() {
 }
 
 Value Machine::string(std::string_view utf8) const {
-  if (!is_utf8(utf8)) throw error(Exit::damaged, "string in pickle is not UTF-8");
+  if (!is_utf8(utf8, true)) throw error(Exit::damaged, "string in pickle is not UTF-8");
   return Value::string(utf8);
 }
 
-Value Machine::python2_string(std::string_view raw) const { return is_utf8(raw) ? Value::string(raw) : Value::bytes(raw); }
+Value Machine::python2_string(std::string_view raw) const { return is_utf8(raw, true) ? Value::string(raw) : Value::bytes(raw); }
 
 Value Machine::big_endian_real() {
   uint64_t bits = 0;
