@@ -51,7 +51,9 @@ Machine::Known& Machine::know(std::string_view old_module, std::string_view old_
   node.reader_id = at->second;
   node.handler_id = handler_.know(module, name);
   if (node.handler_id == 0) {
-    if (fact.python.role == PythonRole::unsafe) throw unsafe(fact.value);
+    // A dotted name is getattr in another spelling: only what is listed.
+    const bool attribute = fact.python.role == PythonRole::uncallable && name.find('.') != std::string_view::npos;
+    if (fact.python.role == PythonRole::unsafe || attribute) throw unsafe(fact.value);
     if (fact.python.role == PythonRole::foreign) warn(module, name);
     if (fact.python.role == PythonRole::constant) {
       // torch._utils names memory formats as "torch.channels_last".
@@ -187,10 +189,7 @@ Value Machine::get_attribute(const Value& callable, Args args) {
   const std::string_view attribute = args[1].text();
   if (args[0].is(Kind::global) && attribute.find('.') == std::string_view::npos) {
     const auto& owner = args[0].node<GlobalNode>();
-    const Known& fact = know(owner.module, fmt::format("{}.{}", owner.name, attribute));
-    const bool claimed = PickleHandler::id_of(fact.value) != 0;
-    if (fact.python.role == PythonRole::uncallable && !claimed) throw unsafe(fact.value);
-    return fact.value;
+    return know(owner.module, fmt::format("{}.{}", owner.name, attribute)).value;
   }
   if (!is_foreign(args[0])) throw unsafe(callable);
   return inert(callable, args, false, Value(), true);   // a method of an inert object

@@ -193,6 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Instance", "(S'x'\nios\nsystem\n."s, kUnsafe, "unsafe callable in pickle"},
         Bad{"NewobjOfTorch", "ctorch.nn.modules.linear\nLinear\n)\x81."s, kUnsafe, "unsafe callable in pickle"},
         Bad{"TorchDotted", "\x8c\x05torch\x8c\x17serialization.os.system\x93X\x01\0\0\0\x31\x85R."s, kUnsafe, "unsafe callable in pickle"},
+        Bad{"TorchDottedNamed", "ctorch\nfloat.ils\n."s, kUnsafe, "unsafe callable in pickle"},
         Bad{"TorchHub", "ctorch.hub\nload\nX\x01\0\0\0\x31\x85R."s, kUnsafe, "unsafe callable in pickle"},
         Bad{"NumpyLoad", "cnumpy\nload\nX\x01\0\0\0\x31\x85R."s, kUnsafe, "unsafe callable in pickle"},
         Bad{"GetattrOfTorch", "c__builtin__\ngetattr\nctorch\nhub\nX\x04\0\0\0load\x86R."s, kUnsafe, "unsafe callable in pickle"},
