@@ -1,6 +1,7 @@
 #include "formats/all_formats.h"
 
 #include "formats/dcp.h"
+#include "formats/hdf5.h"
 #include "formats/hf_dcp.h"
 #include "formats/safetensors.h"
 #include "formats/torch.h"
@@ -13,6 +14,7 @@ FormatList all_formats() {
   formats.push_back(torch_format());
   formats.push_back(safetensors_format());
   formats.push_back(hf_dcp_format());
+  formats.push_back(hdf5_format());
   return formats;
 }
 
