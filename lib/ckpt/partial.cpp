@@ -54,6 +54,11 @@ void PartialDirectory::start_again() {
   continued_ = false;
 }
 
+void PartialDirectory::close_journal() {
+  remove_tree(journal());
+  sync_directory(path_);
+}
+
 // The journal goes first: without it a half-removed directory cannot be taken for finished work.
 void PartialDirectory::remove() {
   start_again();

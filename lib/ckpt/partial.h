@@ -37,6 +37,9 @@ class PartialDirectory {
   bool continued() const { return continued_; }   // a journal of an earlier run is there
 
   void start_again();   // forgets what earlier runs did
+  // To be called before data/ gets its name: what lies there afterwards (the output that was replaced, or nothing) must never be
+  // taken for finished work.
+  void close_journal();
   void remove();        // the whole directory, lock included
 
  private:

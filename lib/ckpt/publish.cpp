@@ -53,6 +53,7 @@ class Publication {
     result_.bytes_resumed = moved.bytes_resumed;
     prove(partial, moved.tensors);
     check_cancel();
+    partial.close_journal();
     put_in_place(partial);
     clean_up(partial);
     return std::move(result_);
@@ -175,7 +176,6 @@ class Publication {
       for (std::string p = parent_path(file->path()); p != "." && !p.empty(); p = parent_path(p)) directories.insert(join_path(partial.data(), p));
     }
     for (const std::string& directory : directories) sync_directory(directory);
-    sync_directory(partial.path());
   }
 
   void put_in_place(const PartialDirectory& partial) {

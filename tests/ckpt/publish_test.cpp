@@ -257,6 +257,36 @@ TEST_P(Publish, InterruptionLeavesAPartialThatIsContinued) {
   EXPECT_EQ(beside(), complete());
 }
 
+TEST_P(Publish, WhatWasReplacedIsNeverTakenForFinishedWork) {
+  run();
+  const auto good = output();
+  if (GetParam()) FileHandle::open_write(out).write(0, std::as_bytes(std::span("old", 3)));
+  else FileHandle::open_write(out + "/part-1.bin").write(0, std::as_bytes(std::span("old", 3)));
+  options.force = true;
+  bool named = false;
+  set_fault_hook([&](std::string_view operation, const std::string&) {
+    named = named || operation == "rename";
+    return operation == "remove" && named ? EIO : 0;
+  });
+  run();   // from then on nothing can be removed, as after kill -9: the old output stays in the partial
+  set_fault_hook(nullptr);
+  EXPECT_EQ(sink.all().back().what, "partial output could not be removed");
+  EXPECT_EQ(output(), good);
+
+  remove_tree(out);
+  remove_tree(manifest_path(out, false));
+  options.force = false;
+  options.read_back = false;
+  EXPECT_EQ(run().bytes_resumed, 0u);
+  EXPECT_EQ(reopened().tensors.size(), 4u);
+  options.read_back = true;
+  auto again = output();
+  again.erase("fsdpctl.manifest.json");   // it records that nothing was read back
+  auto before = good;
+  before.erase("fsdpctl.manifest.json");
+  EXPECT_EQ(again, before);
+}
+
 // Every operation on the disk fails once, at each of its places: nothing may be seen of the output unless all of it is there, and the next
 // run must succeed.
 TEST_P(Publish, AfterAnyFailureOldOrNewAndTheNextRunSucceeds) {
