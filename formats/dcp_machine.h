@@ -1,7 +1,7 @@
-// The pickle machine of `.metadata`. The general one (formats/codec/pickle_reader.h) takes four times as long and twice the
-// memory on the 17 million opcodes of a big one; this one knows no values but cells, reads its file through a window and
-// lets its CellMeaning fold everything. Names, classes and safety are judged by the same table (formats/codec/python_classes.h).
-// Memory in proportion to the file; no recursion.
+// The pickle machine of `.metadata`. The general one (formats/codec/pickle_reader.h), folding the same way, takes 2.3 times as long
+// and twice the memory on the 17 million opcodes of a big one; this one knows no values but cells, reads its file through a
+// window and lets its CellMeaning fold everything. Names, classes and safety are judged by the same table
+// (formats/codec/python_classes.h), and tests compare the two. Memory in proportion to the file; no recursion.
 #pragma once
 
 #include <array>
