@@ -22,6 +22,7 @@ namespace fsdpctl {
 struct Context {
   Printer& printer;
   const FormatList& formats;
+  std::vector<std::string> arguments = {};  // the whole command line, for hints
 };
 
 // Runs with the options that were parsed into what declare() bound.

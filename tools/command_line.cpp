@@ -104,6 +104,12 @@ std::string shell_quoted(const std::string& argument) {
   return quoted + "'";
 }
 
+std::string command_with(const Context& context, const std::string& flag) {
+  std::vector<std::string> arguments = context.arguments;
+  arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), flag);
+  return joined(arguments);
+}
+
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
                       const std::string& type, const std::string& description) {
   return app.add_option(names, target, description)->type_name(type)->allow_extra_args(false);

@@ -42,6 +42,9 @@ CLI::Option* add_value(CLI::App& app, const std::string& names, Parse parse, con
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
                       const std::string& type, const std::string& description);
 
+// The command line that is being run, with one more flag: something to paste.
+std::string command_with(const Context& context, const std::string& flag);
+
 // One argument as a shell needs it: a'b -> 'a'\''b'.
 std::string shell_quoted(const std::string& argument);
 

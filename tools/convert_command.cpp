@@ -106,7 +106,7 @@ std::string identity(const Options& options) {
 Exit run_convert(const Options& options, const Context& context) {
   const Selection selection = make_selection(options);
   check_fit(options);
-  check_output(options.output, options.input, *options.format, context.formats);
+  check_output(options.output, options.input, *options.format, context);
   FindingSink sink;
   Opened opened = open_checkpoint(context.formats, options.input, sink, {options.output.follow_links});
   if (!opened.chosen.empty()) context.printer.remark(note("newest complete step taken").at(opened.chosen));

@@ -9,6 +9,8 @@
 namespace fsdpctl {
 namespace {
 
+constexpr std::string_view kBegin = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"fsdpctl verify\"";
+
 // XML 1.0 has no way to write most control characters, so they are made visible; bytes that are no UTF-8 become '?'.
 std::string escaped(std::string_view text) {
   const std::string shown = visible(text);
@@ -64,12 +66,15 @@ std::string lines(const VerifyReport& report, bool errors) {
 
 }  // namespace
 
+bool looks_like_junit(std::string_view text) {
+  return text.starts_with(kBegin);
+}
+
 std::string junit_text(const std::vector<VerifyReport>& reports) {
   const auto failures =
       std::count_if(reports.begin(), reports.end(), [](const VerifyReport& r) { return r.has_errors(); });
-  std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-  text += fmt::format("<testsuite name=\"fsdpctl verify\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"0\">\n",
-                      reports.size(), failures);
+  std::string text(kBegin);
+  text += fmt::format(" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"0\">\n", reports.size(), failures);
   for (const VerifyReport& report : reports) {
     text += fmt::format("  <testcase classname=\"fsdpctl.verify\" name=\"{}\">\n", escaped(report.path));
     const auto first = std::find_if(report.findings.begin(), report.findings.end(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/ckpt/verify.h"
@@ -9,5 +10,6 @@
 namespace fsdpctl {
 
 std::string junit_text(const std::vector<VerifyReport>& reports);
+bool looks_like_junit(std::string_view text);  // begins as junit_text does
 
 }  // namespace fsdpctl

@@ -9,6 +9,7 @@
 #include "lib/base/file.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
+#include "tools/output_path.h"
 #include "tools/size_text.h"
 
 namespace fsdpctl {
@@ -27,24 +28,6 @@ bool has_ending(const std::string& path, const std::vector<std::string_view>& en
 bool writes_one_file(const Format& format, const std::string& path) {
   const Capabilities can = format.capabilities();
   return can.single_file || has_ending(path, can.endings);
-}
-
-// The real path of something that may not exist yet: its directory's, and its own name.
-std::string future_path(const std::string& path) {
-  if (stat_path(path).kind != FileKind::absent) return real_path(path);
-  return join_path(real_path(parent_path(path)), base_name(path));
-}
-
-bool lies_in(const std::string& path, const std::string& directory) {
-  return path.size() > directory.size() && path.starts_with(directory) && path[directory.size()] == '/';
-}
-
-void check_apart(const std::string& output, const std::string& input) {
-  if (stat_path(input).kind == FileKind::absent) return;  // opening it will say so
-  const std::string out = future_path(output), in = real_path(input);
-  if (out == in) throw Error(Exit::usage, "output is the input").at(output);
-  if (lies_in(out, in)) throw Error(Exit::usage, "output lies inside the input").at(output);
-  if (lies_in(in, out)) throw Error(Exit::usage, "input lies inside the output").at(output).found_only(input);
 }
 
 void check_ending(const OutputOptions& options, const Format& format, const FormatList& formats) {
@@ -140,24 +123,34 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
 
 void add_output_flags(CLI::App& app, OutputOptions& options) {
   app.add_option("-o,--output", options.path, "where to write; must not exist")->type_name("OUT")->required();
-  app.add_flag("--force", options.force, "replace an existing OUT, in one step and only when the new one is proven");
+  app.add_flag(
+      "--force", options.force,
+      "replace an existing OUT that is a checkpoint or empty, in one step and only when the new one is proven");
   app.add_flag("--dry-run", options.dry_run, "say what would be written, and write nothing");
   app.add_flag("--no-read-back", options.no_read_back, "do not read the output back to compare it with the source");
   app.add_flag("--follow-links", options.follow_links, "follow symbolic links that lead out of the checkpoint");
 }
 
 void check_output(const OutputOptions& options, const std::string& input, const Format& format,
-                  const FormatList& formats) {
+                  const Context& context) {
   const std::string output = without_slashes(options.path);
-  if (output.empty() || output == "." || output == ".." || output == "/") {
+  const std::string name = base_name(output);
+  if (output.empty() || output == "/" || name == "." || name == "..") {
     throw Error(Exit::usage, "output needs a name").key("--output").found_only("'" + options.path + "'");
   }
-  check_ending(options, format, formats);
-  const std::string parent = parent_path(output);
-  if (stat_path(parent).kind != FileKind::directory) {
-    throw Error(Exit::failed, "output's directory does not exist").at(parent).try_("mkdir -p " + shell_quoted(parent));
-  }
+  check_ending(options, format, context.formats);
+  check_parent(output);
   check_apart(output, input);
+  const FileStat there = stat_path(output);
+  if (there.kind == FileKind::absent && !there.is_link) return;
+  std::string forced = command_with(context, "--force");
+  try {
+    check_replaceable(output, context.formats);
+  } catch (const Error&) {
+    if (options.force) throw;
+    forced.clear();  // would be refused as well
+  }
+  if (!options.force) throw Error(Exit::usage, "output exists").at(output).try_(std::move(forced));
 }
 
 Exit write_output(const Job& job, const OutputOptions& options, const Context& context) {

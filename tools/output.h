@@ -21,9 +21,10 @@ struct OutputOptions {
 void add_output_flags(CLI::App& app, OutputOptions& options);
 
 // Checks OUT against the input and the format, before anything is read: Error(usage) where OUT is, holds or lies in the
-// input, or where its ending belongs to another format; Error(failed) where its directory does not exist.
+// input, where its ending belongs to another format, where it exists without --force, or where it exists and is nothing
+// that --force may replace; Error(failed) where its directory does not exist.
 void check_output(const OutputOptions& options, const std::string& input, const Format& format,
-                  const FormatList& formats);
+                  const Context& context);
 
 // What a run shall write.
 struct Job {

@@ -19,8 +19,9 @@ bool wants_json(const std::vector<std::string>& arguments, const Variables& vari
   return std::find(arguments.begin(), end, "--json") != end || (variable != nullptr && std::strcmp(variable, "1") == 0);
 }
 
-int run_parsed(const CommandLine& line, const FormatList& formats, Printer& printer) {
-  const Exit code = line.chosen()->run({printer, formats});
+int run_parsed(const CommandLine& line, const FormatList& formats, Printer& printer,
+               const std::vector<std::string>& arguments) {
+  const Exit code = line.chosen()->run({printer, formats, arguments});
   printer.flush();
   return static_cast<int>(code);
 }
@@ -43,7 +44,7 @@ int parse_and_run(const std::vector<std::string>& arguments, TextSink& out, Text
     return 0;
   }
   Printer printer(out, err, globals);
-  return run_parsed(line, formats, printer);
+  return run_parsed(line, formats, printer, arguments);
 }
 
 int report(const Error& error, TextSink& out, TextSink& err, const Globals& globals) {

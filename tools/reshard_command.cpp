@@ -28,7 +28,7 @@ Exit run_reshard(const Options& options, const Context& context) {
   FindingSink sink;
   Opened opened = open_checkpoint(context.formats, options.input, sink, {options.output.follow_links});
   check_format(options, opened.checkpoint, *opened.format);
-  check_output(options.output, options.input, *opened.format, context.formats);
+  check_output(options.output, options.input, *opened.format, context);
   if (!opened.chosen.empty()) context.printer.remark(note("newest complete step taken").at(opened.chosen));
   resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
   context.printer.remarks(sink.all());

@@ -12,41 +12,42 @@
 #include "tools/difference_text.h"
 #include "tools/engine_session.h"
 #include "tools/junit.h"
+#include "tools/output_path.h"
 
 namespace fsdpctl {
 namespace {
 
 constexpr uint64_t kMostLockBytes = 1ull << 30;
 
-// A report of what happened, not a checkpoint: replaced like any other log.
-void replace_file(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".partial";
-  remove_tree(partial);
-  write_new_file(partial, text);
-  if (stat_path(path).kind == FileKind::absent) {
-    rename_new(partial, path);
-    return;
-  }
-  if (!exchange(partial, path)) {
-    remove_tree(partial);
-    throw Error(Exit::failed, "file system cannot replace a file in one step").at(path);
-  }
-  remove_tree(partial);
+SmallFile lock_file(const VerifyCommandOptions& options) {
+  return {options.write_lock, "an older lock file", [](std::string_view head) { return looks_like_lock(head); }};
 }
 
-void check(const VerifyCommandOptions& options) {
+SmallFile junit_file(const VerifyCommandOptions& options) {
+  return {options.junit, "an older report", [](std::string_view head) { return looks_like_junit(head); }};
+}
+
+void check_file(const SmallFile& file, const VerifyCommandOptions& options) {
+  check_parent(file.path);
+  for (const std::string& path : options.paths) check_apart(file.path, path);
+  check_replaceable(file);
+}
+
+void check(const VerifyCommandOptions& options, const Context& context) {
   if (!options.write_lock.empty()) {
     if (options.paths.size() > 1) {
       throw Error(Exit::usage, "a lock file is of one checkpoint")
           .key("--write-lock")
           .saw("one CKPT", std::to_string(options.paths.size()));
     }
+    check_file(lock_file(options), options);
     if (!options.force && stat_path(options.write_lock).kind != FileKind::absent) {
-      throw Error(Exit::usage, "output exists")
-          .at(options.write_lock)
-          .try_(fmt::format("fsdpctl verify {} --write-lock {} --force", shell_quoted(options.paths[0]),
-                            shell_quoted(options.write_lock)));
+      throw Error(Exit::usage, "output exists").at(options.write_lock).try_(command_with(context, "--force"));
     }
+  }
+  if (!options.junit.empty()) check_file(junit_file(options), options);
+  if (!options.junit.empty() && options.junit == options.write_lock) {
+    throw Error(Exit::usage, "two outputs have the same name").at(options.junit);
   }
 }
 
@@ -85,7 +86,7 @@ Exit lock_checks(const std::string& path, const Lock* expected, const VerifyComm
   FindingSink sink;
   const Lock lock = lock_of(open_checkpoint(context.formats, path, sink, {options.follow_links}).checkpoint);
   if (!options.write_lock.empty()) {
-    replace_file(options.write_lock, lock_text(lock));
+    write_small_file(lock_file(options), lock_text(lock));
     context.printer.text(fmt::format("{}: written, {} rows", visible(options.write_lock), lock.rows.size()));
     context.printer.record("lock", {{"checkpoint", path}, {"path", options.write_lock}, {"rows", lock.rows.size()}});
   }
@@ -161,7 +162,7 @@ Run declare(CLI::App& app, const FormatList&) {
 }  // namespace
 
 Exit run_verify(const VerifyCommandOptions& options, const Context& context) {
-  check(options);
+  check(options, context);
   std::optional<Lock> expected;
   if (!options.against.empty()) expected = read_expectation(options, context);
   Exit result = Exit::ok;
@@ -179,7 +180,7 @@ Exit run_verify(const VerifyCommandOptions& options, const Context& context) {
     failed += code != Exit::ok ? 1 : 0;
     result = worse(result, code);
   }
-  if (!options.junit.empty()) replace_file(options.junit, junit_text(reports));
+  if (!options.junit.empty()) write_small_file(junit_file(options), junit_text(reports));
   context.printer.record("summary", {{"schema_version", 1}, {"checkpoints", options.paths.size()}, {"failed", failed}});
   return result;
 }

@@ -253,9 +253,13 @@ TEST_F(Session, EveryActOnTheContentIsListed) {
 }
 
 TEST_F(Session, ExistingOutputIsUntouchedUnlessForced) {
-  std::ofstream(at("out")) << "mine";
-  expect(2, {"convert", kSample, "-o", at("out"), "--to", "torch"});
-  EXPECT_EQ(read(at("out")), "mine");
+  expect(0, {"convert", kSample, "-o", at("out"), "--to", "dcp"});
+  const std::string metadata = read(at("out/.metadata"));
+  const ProcessResult refused = expect(2, {"convert", kSample, "-o", at("out"), "--to", "torch"});
+  EXPECT_NE(refused.err.find("fsdpctl convert " + kSample + " -o " + at("out") + " --to torch --force"),
+            std::string::npos)
+      << refused.err;
+  EXPECT_EQ(read(at("out/.metadata")), metadata);
   expect(0, {"convert", kSample, "-o", at("out"), "--to", "torch", "--force"});
   EXPECT_EQ(only(expect(0, {"inspect", "--json", at("out")}).out, "checkpoint")["format"], "torch");
 }
