@@ -155,6 +155,7 @@ void Printer::remark(const Finding& finding) {
     record("finding", finding_fields(finding));
   } else if (!globals_.quiet || finding.severity == Severity::error) {
     err_.write(finding_text(finding, "fsdpctl: ", colour(err_)));
+    err_.flush();  // long work may follow
   }
 }
 

@@ -87,7 +87,6 @@ class Publication {
     }
     for (const Finding& finding : carried.all()) {
       if (!finding.where.key.empty()) not_carried_.push_back(finding.where.key);
-      sink_.report(finding);
     }
   }
 

@@ -39,8 +39,8 @@ struct PublishResult {
 
 // Writes `checkpoint` (already selected, renamed, cast; pieces resolved) with `format` to `output`.
 //
-// A dry run writes nothing and says what would be. Findings: what the format cannot carry (errors of can_carry are thrown, its
-// warnings reported), partials that other commands left. Errors, with nothing under `output` changed: usage (output exists without
+// A dry run writes nothing and says what would be. Findings: partials that other commands left. Errors of can_carry are thrown; its
+// warnings are for the caller to list, who asks it before long work. Errors, with nothing under `output` changed: usage (output exists without
 // `force`, or lies in the input), refused (can_carry), failed (I/O, no space, in use by another run, output differs from source,
 // no exchange on this file system), interrupted. After all but `output differs` the same call goes on where it ended.
 PublishResult publish(const Checkpoint& checkpoint, const Format& format, const Target& target,

@@ -174,13 +174,13 @@ TEST_P(Publish, WhatTheFormatCannotCarryIsRefusedOrListed) {
   EXPECT_EQ(fails().code(), Exit::refused);
   EXPECT_THAT(beside(), IsEmpty());
 
-  // A listed loss is no difference, an unlisted one is.
+  // A loss that can_carry listed is no difference, an unlisted one is. The caller has listed it, so it is not reported again.
   format.tamper = [](Value& tree, std::vector<MadeRow>&) { tree = dict({{"model", *tree.find("model")}}); };
   format.carries = nullptr;
   EXPECT_TRUE(is_disproof(fails()));
   format.carries = [](FindingSink& s) { s.report(warning("left out").key("step")); };
   run();
-  EXPECT_EQ(sink.all().back().what, "left out");
+  EXPECT_THAT(sink.all(), IsEmpty());
   EXPECT_EQ(beside(), complete());
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include "tests/support/process.h"
 #include "tests/support/program.h"
@@ -250,6 +251,20 @@ TEST_F(Session, EveryActOnTheContentIsListed) {
   const std::string manifest = read(at("out/fsdpctl.manifest.json"));
   EXPECT_NE(manifest.find("trunk.tok.weight"), std::string::npos);
   EXPECT_EQ(manifest.find(at("out")), std::string::npos) << "an absolute path in the manifest";
+}
+
+TEST_F(Session, WhatTheTargetCannotHoldIsListedOnce) {
+  const std::string source = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/dcp-objects-w2/ckpt";
+  for (const bool dry : {true, false}) {
+    std::vector<std::string> arguments = {"convert", "--json", source, "-o", at("objects.pt"), "--to", "torch"};
+    if (dry) arguments.push_back("--dry-run");
+    std::set<std::string> seen;
+    for (const nlohmann::json& object : json_lines(expect(0, arguments).out)) {
+      if (object["message_type"] != "finding") continue;
+      EXPECT_TRUE(seen.insert(object.dump()).second) << object;
+    }
+    EXPECT_GT(seen.size(), 5u);
+  }
 }
 
 TEST_F(Session, ExistingOutputIsUntouchedUnlessForced) {
