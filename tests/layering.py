@@ -13,7 +13,7 @@ LAYERS = {
     "lib/ckpt": ["lib/base", "lib/ckpt"],
     "lib/comm": ["lib/base", "lib/comm"],
     "lib/train": ["lib/base", "lib/ckpt", "lib/comm", "lib/train", "kernels"],
-    "kernels": ["kernels"],
+    "kernels": ["lib/base", "kernels"],
     "formats": ["lib/base", "lib/ckpt", "formats"],
     "tools": ["lib", "formats", "kernels", "tools"],
     "tests": ["lib", "formats", "kernels", "tools", "tests"],

@@ -1,0 +1,28 @@
+// The CPU's loops, compiled once per instruction set: each works on a contiguous range of one tensor, in one thread.
+// Private to kernels/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/table.h"
+
+namespace fsdpctl::kernels {
+
+struct CpuLoops {
+  // out[i] = in[i]. No alignment is needed. Strides count elements. `counts` may be null.
+  void (*cast)(const void* in, FloatType in_type, void* out, FloatType out_type, size_t n, CastCounts* counts);
+  void (*cast_strided)(const void* in, FloatType in_type, size_t in_stride, void* out, FloatType out_type, size_t out_stride,
+                       size_t n, CastCounts* counts);
+  // Elements [begin, end) of the tensor.
+  void (*unscale_norm)(const GradientEntry& tensor, size_t begin, size_t end, float inverse_scale, GradientNorm& result);
+  void (*adam)(const AdamEntry& tensor, size_t begin, size_t end, const AdamScalars& scalars);
+  void (*sgd)(const SgdEntry& tensor, size_t begin, size_t end, const SgdScalars& scalars);
+};
+
+extern const CpuLoops kBaselineLoops;
+#if defined(__x86_64__)
+extern const CpuLoops kAvx2Loops;   // AVX2 and FMA
+#endif
+
+}  // namespace fsdpctl::kernels

@@ -1,0 +1,178 @@
+// The bodies of CpuLoops, included once by each cpu_<level>.cpp, which is compiled for its instruction set. All of it has
+// internal linkage (see number.h). Loops run over blocks that stay in the first-level cache, through FP32, and are free of
+// branches so that the compiler makes vectors of them.
+#pragma once
+
+#include "kernels/adam_element.h"
+#include "kernels/cast_element.h"
+#include "kernels/cpu_level.h"
+#include "kernels/cpu_norm.h"
+#include "kernels/sgd_element.h"
+
+namespace fsdpctl::kernels {
+namespace {
+
+constexpr size_t kBlock = 1024;
+
+size_t size_of(FloatType type) { return type == FloatType::float32 ? 4 : 2; }
+size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+// ---- between memory and blocks of FP32
+
+template <class Widen>
+void widen_all(const unsigned char* in, size_t stride, float* __restrict out, size_t n, Widen widen) {
+  for (size_t i = 0; i < n; ++i) {
+    uint16_t half;
+    __builtin_memcpy(&half, in + 2 * i * stride, 2);
+    out[i] = widen(half);
+  }
+}
+
+void load(const unsigned char* in, FloatType type, size_t stride, float* __restrict out, size_t n) {
+  const auto from_half = [](uint16_t half) { return widen_float16(half); };
+  const auto from_bfloat = [](uint16_t half) { return widen_bfloat16(half); };
+  if (type == FloatType::float16) return stride == 1 ? widen_all(in, 1, out, n, from_half) : widen_all(in, stride, out, n, from_half);
+  if (type == FloatType::bfloat16) {
+    return stride == 1 ? widen_all(in, 1, out, n, from_bfloat) : widen_all(in, stride, out, n, from_bfloat);
+  }
+  if (stride == 1) {
+    __builtin_memcpy(out, in, 4 * n);
+    return;
+  }
+  for (size_t i = 0; i < n; ++i) __builtin_memcpy(out + i, in + 4 * i * stride, 4);
+}
+
+// Elements [begin, begin + n) as FP32: where they are, or widened into `block`.
+const float* floats(const void* tensor, FloatType type, size_t begin, size_t n, float* block) {
+  if (type == FloatType::float32) return static_cast<const float*>(tensor) + begin;
+  load(static_cast<const unsigned char*>(tensor) + 2 * begin, type, 1, block, n);
+  return block;
+}
+
+template <class Narrow>
+void narrow_all(const float* __restrict in, unsigned char* out, size_t stride, size_t n, Narrow narrow) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint16_t half = narrow(in[i]);
+    __builtin_memcpy(out + 2 * i * stride, &half, 2);
+  }
+}
+
+void store(const float* __restrict in, unsigned char* out, FloatType type, size_t stride, size_t n) {
+  const auto to_half = [](float value) { return narrow_float16(value); };
+  const auto to_bfloat = [](float value) { return narrow_bfloat16(value); };
+  if (type == FloatType::float16) return stride == 1 ? narrow_all(in, out, 1, n, to_half) : narrow_all(in, out, stride, n, to_half);
+  if (type == FloatType::bfloat16) {
+    return stride == 1 ? narrow_all(in, out, 1, n, to_bfloat) : narrow_all(in, out, stride, n, to_bfloat);
+  }
+  if (stride == 1) {
+    __builtin_memcpy(out, in, 4 * n);
+    return;
+  }
+  for (size_t i = 0; i < n; ++i) __builtin_memcpy(out + 4 * i * stride, in + i, 4);
+}
+
+// ---- cast and restore
+
+template <class Flags>
+void count_all(const float* __restrict in, const uint16_t* __restrict out, size_t n, CastCounts& counts, Flags flags_of) {
+  uint32_t overflowed = 0, underflowed = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const CastFlags flags = flags_of(in[i], out[i]);
+    overflowed += flags.overflowed;
+    underflowed += flags.underflowed;
+  }
+  counts.overflowed += overflowed;
+  counts.underflowed += underflowed;
+}
+
+void count(const float* in, FloatType type, size_t n, CastCounts& counts) {
+  uint16_t out[kBlock];
+  store(in, reinterpret_cast<unsigned char*>(out), type, 1, n);
+  if (type == FloatType::float16) {
+    count_all(in, out, n, counts, [](float value, uint16_t result) { return float16_flags(value, result); });
+  } else {
+    count_all(in, out, n, counts, [](float value, uint16_t result) { return bfloat16_flags(value, result); });
+  }
+}
+
+void cast_strided(const void* in, FloatType in_type, size_t in_stride, void* out, FloatType out_type, size_t out_stride,
+                  size_t n, CastCounts* counts) {
+  const auto* from = static_cast<const unsigned char*>(in);
+  auto* to = static_cast<unsigned char*>(out);
+  const bool exact = out_type == FloatType::float32 || in_type == out_type;
+  float block[kBlock];
+  for (size_t done = 0; done < n; done += kBlock) {
+    const size_t size = least(kBlock, n - done);
+    load(from + done * in_stride * size_of(in_type), in_type, in_stride, block, size);
+    store(block, to + done * out_stride * size_of(out_type), out_type, out_stride, size);
+    if (counts != nullptr && !exact) count(block, out_type, size, *counts);
+  }
+}
+
+void cast(const void* in, FloatType in_type, void* out, FloatType out_type, size_t n, CastCounts* counts) {
+  if (in_type == out_type) {
+    __builtin_memcpy(out, in, n * size_of(in_type));
+  } else {
+    cast_strided(in, in_type, 1, out, out_type, 1, n, counts);
+  }
+}
+
+// ---- optimizers
+
+void adam_block(const float* __restrict g, float* __restrict w, float* __restrict m, float* __restrict v,
+                const AdamScalars scalars, size_t n) {
+  for (size_t i = 0; i < n; ++i) adam_element(scalars, g[i], w[i], m[i], v[i]);
+}
+
+void adam(const AdamEntry& tensor, size_t begin, size_t end, const AdamScalars& scalars) {
+  float block[kBlock];
+  auto* parameter = static_cast<unsigned char*>(tensor.parameter);
+  for (size_t at = begin; at < end; at += kBlock) {
+    const size_t n = least(kBlock, end - at);
+    const float* g = floats(tensor.gradient, tensor.gradient_type, at, n, block);
+    adam_block(g, tensor.master + at, tensor.moment1 + at, tensor.moment2 + at, scalars, n);
+    if (parameter != nullptr) {
+      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, n);
+    }
+  }
+}
+
+void sgd_block(const float* __restrict g, float* __restrict w, float* __restrict m, const SgdScalars scalars, size_t n) {
+  if (scalars.momentum == 0.0f) {
+    for (size_t i = 0; i < n; ++i) sgd_element_without_momentum(scalars, g[i], w[i]);
+  } else {
+    for (size_t i = 0; i < n; ++i) sgd_element(scalars, g[i], w[i], m[i]);
+  }
+}
+
+void sgd(const SgdEntry& tensor, size_t begin, size_t end, const SgdScalars& scalars) {
+  float block[kBlock];
+  auto* parameter = static_cast<unsigned char*>(tensor.parameter);
+  for (size_t at = begin; at < end; at += kBlock) {
+    const size_t n = least(kBlock, end - at);
+    const float* g = floats(tensor.gradient, tensor.gradient_type, at, n, block);
+    sgd_block(g, tensor.master + at, tensor.momentum != nullptr ? tensor.momentum + at : nullptr, scalars, n);
+    if (parameter != nullptr) {
+      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, n);
+    }
+  }
+}
+
+// ---- unscale and norm
+
+void scale_block(const float* in, float* out, float factor, size_t n) {   // in may be out
+  for (size_t i = 0; i < n; ++i) out[i] = in[i] * factor;
+}
+
+void unscale_norm(const GradientEntry& tensor, size_t begin, size_t end, float inverse_scale, GradientNorm& result) {
+  float block[kNormBlock];
+  for (size_t at = begin; at < end; at += kNormBlock) {
+    const size_t n = least(kNormBlock, end - at);
+    const float* g = floats(tensor.gradient, tensor.type, at, n, block);
+    add_squares(g, n, tensor.type, result);
+    if (tensor.unscaled != nullptr) scale_block(g, tensor.unscaled + at, inverse_scale, n);
+  }
+}
+
+}  // namespace
+}  // namespace fsdpctl::kernels
