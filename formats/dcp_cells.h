@@ -53,9 +53,15 @@ class CellStore {
     return Cell(kind, static_cast<uint32_t>(cells.size()), begin);
   }
   std::span<const Cell> cells(Cell tuple) const {   // valid until the next call
-    if (size_t{tuple.ref()} + tuple.n() > pool_.size()) throw lost();
-    return {pool_.data() + tuple.ref(), tuple.n()};
+    const bool lent = tuple.ref() >= kLent;
+    const std::span<const Cell> all = lent ? lent_ : std::span(pool_);
+    const size_t begin = lent ? tuple.ref() - kLent : tuple.ref();
+    if (begin + tuple.n() > all.size()) throw lost();
+    return all.subspan(begin, tuple.n());
   }
+  // Cells that somebody else keeps, for tuples whose ref is kLent and more.
+  static constexpr uint32_t kLent = 0xFFFFFF00;
+  void lend(std::span<const Cell> cells) { lent_ = cells; }
 
   Cell run(Cell::Kind kind) {
     const uint32_t first = next(parts_.size());
@@ -90,6 +96,7 @@ class CellStore {
     return static_cast<uint32_t>(size);
   }
   std::vector<Cell> pool_;
+  std::span<const Cell> lent_;
   std::vector<Part> parts_;
 };
 

@@ -1,10 +1,13 @@
-// Strings by number, each kept once: the names of a big `.metadata` occur three times and more.
+// Strings by number. The names of a big `.metadata` occur five times and more, mostly in the order of their first time, and
+// a table of 100,000 of them is far from any cache: so a string is looked up only when somebody asks, many at once.
 // Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/base/arena.h"
@@ -13,27 +16,37 @@ namespace fsdpctl {
 
 class NameTable {
  public:
-  // Room for about `expected` names at first; any number will do.
-  explicit NameTable(uint64_t expected = 0);
-  // The number of this string, a new one if it is new. Error(unsupported) beyond 2^32 - 16 strings.
-  uint32_t number(std::string_view text);
+  // `words` get the numbers from 0 on, and each has only this one number. Room for about `expected` names; any number will do.
+  explicit NameTable(std::span<const std::string_view> words = {}, uint64_t expected = 0);
+  // A number of this string. Strings that are equal may have several: unify() tells. Error(unsupported) beyond 2^32 - 16.
+  uint32_t add(std::string_view text);
+  // Each number by the one that all equal strings share, the first.
+  void unify(std::span<uint32_t> numbers);
   std::string_view text(uint32_t name) const { return texts_[name]; }
   size_t size() const { return texts_.size(); }
   std::vector<std::string_view> take_texts() { return std::move(texts_); }   // ends its use; views into arena()
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
  private:
-  struct Slot {
-    uint32_t tag = 0;               // of the hash
-    uint32_t name = 0;              // number + 1; 0: free
-  };
-  uint32_t hash(std::string_view text) const;
+  static constexpr uint32_t kUnknown = 0xFFFFFFFF;
+  bool is(uint32_t name, std::string_view text) const { return name < texts_.size() && texts_[name] == text; }
+  bool predict(std::string_view text);
+  uint32_t word(std::string_view text) const;
+  uint64_t hash(std::string_view text) const;
+  uint32_t find_or_insert(uint32_t name, uint64_t hash);
   void grow();
 
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
   std::vector<std::string_view> texts_;
-  std::vector<Slot> slots_;         // open addressing, at most half full
-  uint32_t last_known_ = 0;
+  std::vector<uint32_t> first_;     // by number: the first equal one, where known
+  uint32_t last_ = 0;               // the last string that was there before
+  uint32_t round_ = 0;              // where such strings began to come in order
+  std::vector<uint32_t> words_;     // open addressing, small
+  size_t word_count_ = 0, longest_word_ = 0;
+  // Open addressing, at most half full: 8 bits of the hash (0: free), apart from the numbers that few need to see.
+  std::vector<uint8_t> tags_;
+  std::vector<uint32_t> slots_;
+  size_t used_ = 0;
   uint64_t seed_;
 };
 
