@@ -15,7 +15,7 @@ PREFIX ?= /usr/local
 .PHONY: build setup demo test bench lint install clean
 
 build:
-	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING
+	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=NOTICE
 	cmake --build $(BUILD)
 
 setup:

@@ -53,7 +53,7 @@ struct AddTo {
   const Grid& grid;
   BlockSum& sum;
 #if defined(__CUDACC__)
-  __host__ __device__ __forceinline__
+  __device__ __forceinline__
 #endif
   void operator()(uint32_t limb, int64_t chunk) const {
     grid.add(&sum.limb[limb], static_cast<uint64_t>(chunk));

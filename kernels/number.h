@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
-#define FSDPCTL_SHARED static __host__ __device__ __forceinline__
+#define FSDPCTL_SHARED static __device__ __forceinline__
 #else
 #define FSDPCTL_SHARED static inline __attribute__((always_inline))
 #endif
