@@ -294,7 +294,8 @@ void CellMachine::close() {
 
 // The object whose class was just fetched, if it looks like one before it. False, and nothing has happened, if not.
 bool CellMachine::whole_object(Cell cls) {
-  if (memo_.keeps_all() || window_.end - window_.at < ObjectPattern::kReach) return false;
+  static_assert(ByteWindow::kSpare >= ObjectPattern::kReach);
+  if (memo_.keeps_all()) return false;
   if (cls.ref() >= patterns_.size()) patterns_.resize(cls.ref() + 1);
   Patterns& patterns = patterns_[cls.ref()];
   std::vector<ObjectPattern>& known = patterns.known;
@@ -304,6 +305,7 @@ bool CellMachine::whole_object(Cell cls) {
     if (end != nullptr) patterns.latest = p;
   }
   if (end == nullptr && !learn(patterns, end)) return false;
+  if (end > window_.end) return false;           // cut short; somebody else says so
   apply(known[patterns.latest], cls);
   window_.at = end;
   return true;

@@ -9,11 +9,11 @@
 
 namespace fsdpctl {
 
-// Behind the last byte lie kSpare zeros, so that a reader may look at a few bytes first and ask later whether they were there.
+// Behind the last byte lie kSpare zeros, so that a reader may look at that many bytes first and ask later whether they were there.
 class ByteWindow {
  public:
   using Read = std::function<void(uint64_t offset, std::span<std::byte> out)>;
-  static constexpr ptrdiff_t kSpare = 16;
+  static constexpr ptrdiff_t kSpare = 2048;
   ByteWindow(Read read, uint64_t size);
 
   // Where the reader is in memory, and where the bytes at hand end. Both change with need().
