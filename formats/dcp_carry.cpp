@@ -4,6 +4,8 @@
 
 #include <string>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "formats/codec/python_classes.h"
 #include "formats/dcp_flatten.h"
@@ -150,9 +152,46 @@ class Losses {
 
 }  // namespace
 
+namespace {
+
+// Calls visit(tensor) for each tensor in a value.
+template <class Visit>
+void each_tensor(const Value& value, const Visit& visit) {
+  if (value.is(Kind::tensor)) return visit(value.as_tensor().index);
+  if (!has_tensor(value)) return;
+  if (value.is_sequence()) {
+    for (const Value& item : value.items()) each_tensor(item, visit);
+  } else if (value.is_mapping()) {
+    for (const Entry& e : value.entries()) each_tensor(e.value, visit);
+  } else if (value.is(Kind::object)) {
+    const auto& object = value.node<ObjectNode>();
+    for (const Value* part : {&object.args, &object.kwargs, &object.state}) each_tensor(*part, visit);
+    for (const Value& item : object.items) each_tensor(item, visit);
+    for (const Entry& e : object.entries) each_tensor(e.value, visit);
+  }
+}
+
+// A value is stored as one archive with the tensors in it, so that no other name can share their bytes.
+void refuse_shared_with_values(const Checkpoint& checkpoint, const DcpFlatState& state, FindingSink& sink) {
+  std::vector<const DcpSavedLeaf*> holder(checkpoint.tensors.size(), nullptr);
+  for (const DcpSavedLeaf& leaf : state.leaves()) {
+    each_tensor(*leaf.value, [&](TensorIndex t) {
+      const DcpSavedLeaf* other = std::exchange(holder[t], &leaf);
+      if (other == nullptr || other == &leaf || (other->is_tensor() && leaf.is_tensor())) return;
+      const DcpSavedLeaf& value = leaf.is_tensor() ? *other : leaf;
+      sink.report(error(Exit::refused, "a tensor that is tied into a value does not fit into a distributed checkpoint")
+                      .key(std::string(value.fqn)).found_only("also at " + std::string((&value == &leaf ? other : &leaf)->fqn))
+                      .try_("--drop '" + std::string(value.fqn) + "', or convert --to torch"));
+    });
+  }
+}
+
+}  // namespace
+
 void report_dcp_losses(const Checkpoint& checkpoint, FindingSink& sink) {
   try {
     const DcpFlatState state(checkpoint.tree);
+    refuse_shared_with_values(checkpoint, state, sink);
   } catch (const Error& e) {
     sink.report(e.finding());
     if (!checkpoint.tree.is_mapping()) return;

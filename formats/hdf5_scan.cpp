@@ -133,7 +133,7 @@ class Scanner {
     const H5O_info_t info = info_of(id.get(), path);
     Names below = names;
     below.push_back(original_name(id.get(), info, name));
-    const hsize_t known_attributes = below.back() != name ? 1 : 0;
+    const hsize_t known_attributes = below.back() != name || has_name_of_another_link(id.get(), info) ? 1 : 0;
     if (info.type == H5O_TYPE_GROUP) {
       count_attributes(id.get(), info, path, known_attributes);
       if (visited_.insert(info.addr).second) group(id.get(), path, below, depth + 1);
@@ -151,6 +151,13 @@ class Scanner {
     const std::string original = text_attribute(id, kOriginalName);
     if (link == hdf5_link_name("")) return {};
     return hdf5_link_name(original) == link ? original : link;
+  }
+
+  // Of a dataset with several links, the attribute may tell what one of the others stands for.
+  static bool has_name_of_another_link(hid_t id, const H5O_info_t& info) {
+    if (info.rc < 2 || info.num_attrs == 0 || H5Aexists(id, kOriginalName) <= 0) return false;
+    const std::string original = text_attribute(id, kOriginalName);
+    return hdf5_link_name(original) != original;
   }
 
   void dataset(hid_t id, const H5O_info_t& info, const std::string& path, const Names& names, hsize_t known_attributes) {

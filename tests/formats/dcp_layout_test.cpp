@@ -278,6 +278,14 @@ TEST(DcpCarry, RefusesWhatDoesNotFit) {
   EXPECT_EQ(twice[0].code, Exit::refused);
   EXPECT_EQ(twice[0].found, "('a', 'b.c') and ('a.b', 'c')");
   EXPECT_EQ(losses(list({w}), made.checkpoint)[0].code, Exit::refused);
+
+  const Value tuple = Value::sequence(Kind::tuple, {w, w});
+  const auto tied = losses(dict({{"w", w}, {"t", tuple}}), made.checkpoint);
+  ASSERT_EQ(tied.size(), 1u);
+  EXPECT_EQ(tied[0].code, Exit::refused);
+  EXPECT_EQ(tied[0].where.key, "t");
+  EXPECT_EQ(tied[0].found, "also at w");
+  EXPECT_TRUE(losses(dict({{"t", tuple}}), made.checkpoint).empty());
 }
 
 }  // namespace

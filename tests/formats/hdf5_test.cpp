@@ -147,6 +147,7 @@ TEST_F(Hdf5, AwkwardNamesComeBack) {
   MadeEntries entries;
   for (size_t i = 0; i < awkward.size(); ++i) entries.emplace_back(awkward[i], Value::tensor({static_cast<TensorIndex>(i), false, false}));
   for (size_t i = awkward.size(); i < open_.tensors.size(); ++i) entries.emplace_back(fmt::format("t{}", i), Value::tensor({static_cast<TensorIndex>(i), false, false}));
+  entries.emplace_back("tied", entries[0].second);
   set_tree(dict({{"model", dict(entries)}}));
   round_trip();
   std::vector<std::string> links;

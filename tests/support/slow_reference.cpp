@@ -93,7 +93,11 @@ std::string box_bytes(const Checkpoint& checkpoint, const Segment& segment) {
 
 std::string slow_read(const Checkpoint& checkpoint, TensorIndex t) {
   std::string out(checkpoint.bytes_of(t), '\0');
-  for (const Piece& piece : checkpoint.pieces_of(t)) read_piece(checkpoint, piece, checkpoint.tensors[t].shape, out);
+  const Piece* before = nullptr;
+  for (const Piece& piece : checkpoint.pieces_of(t)) {
+    if (before == nullptr || !equal(before->box, piece.box)) read_piece(checkpoint, piece, checkpoint.tensors[t].shape, out);
+    before = &piece;
+  }
   return out;
 }
 

@@ -9,7 +9,8 @@
 
 namespace fsdpctl {
 
-// The logical bytes of a tensor: row-major, little-endian, in the dtype it is stored in. Requires raw pieces that cover it.
+// The logical bytes of a tensor: row-major, little-endian, in the dtype it is stored in. Of replicas the
+// lowest rank's counts. Requires raw pieces that cover it.
 std::string slow_read(const Checkpoint& checkpoint, TensorIndex tensor);
 std::string slow_sha256(const Checkpoint& checkpoint, TensorIndex tensor);
 

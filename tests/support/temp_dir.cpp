@@ -1,5 +1,7 @@
 #include "tests/support/temp_dir.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -7,8 +9,10 @@
 
 namespace fsdpctl {
 
-TempDir::TempDir() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "fsdpctl-test-XXXXXX").string();
+TempDir::TempDir(Place place) {
+  const std::filesystem::path memory = "/dev/shm";
+  const bool in_memory = place == Place::memory && access(memory.c_str(), W_OK) == 0;
+  std::string pattern = ((in_memory ? memory : std::filesystem::temp_directory_path()) / "fsdpctl-test-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   path_ = pattern;
 }

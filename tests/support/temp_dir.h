@@ -8,7 +8,8 @@ namespace fsdpctl {
 
 class TempDir {
  public:
-  TempDir();
+  enum class Place { disk, memory };   // memory where the system has such a place: for tests that are not about disks
+  explicit TempDir(Place place = Place::disk);
   ~TempDir();
   TempDir(const TempDir&) = delete;
   const std::string& path() const { return path_; }

@@ -33,22 +33,30 @@ std::vector<std::pair<int64_t, int64_t>> chunks(int64_t n, int parts) {
   return result;
 }
 
-std::vector<Box> cut_boxes(Arena& arena, Dims shape, Cut cut, int parts) {
-  if (shape.empty() || cut == Cut::whole) return {whole_box(arena, shape)};
-  if (cut == Cut::flat) {
-    std::vector<Box> boxes;
-    const auto n = static_cast<int64_t>(count(shape));
-    for (const auto& [begin, size] : chunks(n, parts)) {
-      for (const Box& box : flat_range_boxes(arena, shape, static_cast<uint64_t>(begin), static_cast<uint64_t>(begin + size))) {
-        boxes.push_back(box);
-      }
-    }
-    return boxes;
+// A box and which part it belongs to: a flat range needs several boxes.
+struct PartBox {
+  Box box;
+  int part = 0;
+};
+
+std::vector<PartBox> flat_boxes(Arena& arena, Dims shape, int parts) {
+  std::vector<PartBox> boxes;
+  const auto ranges = chunks(static_cast<int64_t>(count(shape)), parts);
+  for (int part = 0; part < parts; ++part) {
+    const auto begin = static_cast<uint64_t>(ranges[part].first), end = begin + static_cast<uint64_t>(ranges[part].second);
+    for (const Box& box : flat_range_boxes(arena, shape, begin, end)) boxes.push_back({box, part});
   }
-  const size_t last = shape.size() - 1;
-  const auto first_cut = chunks(shape[0], cut == Cut::columns ? 1 : parts);
-  const auto last_cut = chunks(shape[last], cut == Cut::rows || last == 0 ? 1 : parts);
-  std::vector<Box> boxes;
+  return boxes;
+}
+
+std::vector<PartBox> cut_boxes(Arena& arena, const WrittenTensor& wanted, Dims shape) {
+  if (shape.empty() || wanted.cut == Cut::whole) return {{whole_box(arena, shape), 0}};
+  if (wanted.cut == Cut::flat) return flat_boxes(arena, shape, wanted.parts);
+  const size_t last = shape.size() - 1, first = wanted.cut == Cut::dim ? static_cast<size_t>(wanted.dim) : 0;
+  const auto first_cut = chunks(shape[first], wanted.cut == Cut::columns ? 1 : wanted.parts);
+  const bool once = wanted.cut == Cut::rows || wanted.cut == Cut::dim || last == 0;
+  const auto last_cut = chunks(shape[last], once ? 1 : wanted.parts);
+  std::vector<PartBox> boxes;
   for (const auto& row : first_cut) {
     for (const auto& column : last_cut) {
       const std::span<int64_t> offset = arena.dims(shape.size()), size = arena.dims(shape.size());
@@ -56,13 +64,13 @@ std::vector<Box> cut_boxes(Arena& arena, Dims shape, Cut cut, int parts) {
         offset[d] = 0;
         size[d] = shape[d];
       }
-      if (last > 0) {
+      if (!once) {
         offset[last] = column.first;
         size[last] = column.second;
       }
-      offset[0] = row.first;
-      size[0] = row.second;
-      boxes.push_back({offset, size});
+      offset[first] = row.first;
+      size[first] = row.second;
+      boxes.push_back({{offset, size}, static_cast<int>(boxes.size())});
     }
   }
   return boxes;
@@ -89,7 +97,8 @@ void fill(Random& random, std::string& bytes) {
 
 std::string file_name(size_t file) { return "data" + std::to_string(file) + ".bin"; }
 
-WrittenCheckpoint::WrittenCheckpoint(uint64_t seed, int file_count) : files(static_cast<size_t>(file_count)), random(seed) {}
+WrittenCheckpoint::WrittenCheckpoint(uint64_t seed, int file_count, TempDir::Place place)
+    : files(static_cast<size_t>(file_count)), random(seed), directory_(place) {}
 
 TensorIndex WrittenCheckpoint::add(const WrittenTensor& wanted) {
   const auto t = static_cast<TensorIndex>(checkpoint.tensors.size());
@@ -116,13 +125,12 @@ TensorIndex WrittenCheckpoint::add(const WrittenTensor& wanted) {
   }
   content.push_back(std::move(bytes));
 
-  std::vector<Box> boxes = cut_boxes(*checkpoint.arena, info.shape, wanted.cut, wanted.parts);
-  std::stable_sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) {
-    return std::lexicographical_compare(a.offset.begin(), a.offset.end(), b.offset.begin(), b.offset.end());
+  std::vector<PartBox> boxes = cut_boxes(*checkpoint.arena, wanted, info.shape);
+  std::stable_sort(boxes.begin(), boxes.end(), [](const PartBox& a, const PartBox& b) {
+    return std::lexicographical_compare(a.box.offset.begin(), a.box.offset.end(), b.box.offset.begin(), b.box.offset.end());
   });
-  int rank = 0;
-  for (const Box& box : boxes) {
-    for (int r = 0; r < wanted.replicas; ++r) add_piece(t, wanted, box, rank++, r > 0);
+  for (const PartBox& box : boxes) {
+    for (int r = 0; r < wanted.replicas; ++r) add_piece(t, wanted, box.box, box.part * wanted.replicas + r, r > 0);
   }
   checkpoint.tensors[t].piece_count = static_cast<uint32_t>(checkpoint.pieces.size()) - info.first_piece;
   return t;

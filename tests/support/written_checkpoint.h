@@ -14,14 +14,15 @@ namespace fsdpctl {
 
 using Random = std::mt19937_64;
 
-enum class Cut { whole, rows, columns, grid, flat };             // into pieces
+enum class Cut { whole, rows, columns, dim, grid, flat };        // into pieces
 enum class Order { row_major, transposed, padded, expanded };    // of a piece's elements on disk
 
 struct WrittenTensor {
   DType dtype = DType::float32;
   std::vector<int64_t> shape;
   Cut cut = Cut::whole;
-  int parts = 1;
+  int parts = 1;               // ranks that hold a part; some parts may be empty
+  int dim = 0;                 // for Cut::dim
   Order order = Order::row_major;
   bool swap = false, conj = false, neg = false;
   bool crc32 = false;
@@ -30,7 +31,7 @@ struct WrittenTensor {
 
 class WrittenCheckpoint {
  public:
-  explicit WrittenCheckpoint(uint64_t seed, int files = 3);
+  explicit WrittenCheckpoint(uint64_t seed, int files = 3, TempDir::Place place = TempDir::Place::disk);
 
   TensorIndex add(const WrittenTensor& wanted);
   void write();                                  // files, source and catalog are complete after this
