@@ -20,7 +20,10 @@ std::string box_text(const Box& box) {
   if (box.size.empty()) return "[]";
   std::string text;
   for (size_t d = 0; d < box.size.size(); ++d) {
-    text += fmt::format("{}[{}, {})", d ? " x " : "", box.offset[d], box.offset[d] + box.size[d]);
+    // As a file claims it: the end may not fit.
+    int64_t end = 0;
+    if (__builtin_add_overflow(box.offset[d], box.size[d], &end)) end = std::numeric_limits<int64_t>::max();
+    text += fmt::format("{}[{}, {})", d ? " x " : "", box.offset[d], end);
   }
   return text;
 }

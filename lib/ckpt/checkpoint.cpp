@@ -41,7 +41,8 @@ class Namer : public TreeVisitor {
 
  private:
   static bool may_hold_tensors(const Value& value) {
-    return value.is_sequence() || value.is_mapping() || value.is(Kind::object) || value.is(Kind::storage);
+    return value.is_sequence() || value.is_mapping() || value.is(Kind::object) || value.is(Kind::storage) ||
+           value.is(Kind::tensor);
   }
 
   void name(TensorIndex t, std::string_view path, bool leaf) {
@@ -82,18 +83,22 @@ class Namer : public TreeVisitor {
   }
 
   void descend(std::string_view path, std::string_view element, const Value& value) {
-    if (!may_hold_tensors(value) && !value.is(Kind::tensor)) return;
+    if (!may_hold_tensors(value)) return;
     std::string longer(path);
     if (!longer.empty()) longer += '.';
     inside(longer += element, value);
   }
 
   void items(std::string_view path, const std::vector<Value>& values) {
-    for (size_t i = 0; i < values.size(); ++i) descend(path, std::to_string(i), values[i]);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (may_hold_tensors(values[i])) descend(path, std::to_string(i), values[i]);   // else no text for nothing
+    }
   }
 
   void entries(std::string_view path, const std::vector<Entry>& list) {
-    for (const Entry& e : list) descend(path, key_text(e.key), e.value);
+    for (const Entry& e : list) {
+      if (may_hold_tensors(e.value)) descend(path, key_text(e.key), e.value);
+    }
   }
 
   Checkpoint& checkpoint_;

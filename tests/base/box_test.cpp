@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace fsdpctl {
 namespace {
 
@@ -37,6 +39,12 @@ TEST(Box, ChunkExtentIsTorchChunk) {
   EXPECT_EQ(chunk_extent(5, 2, 1), P(3, 2));
   EXPECT_EQ(chunk_extent(0, 3, 1), P(0, 0));
   EXPECT_EQ(chunk_extent(1, 17, 16), P(1, 0));
+}
+
+TEST(Box, TextOfABoxBeyondAllNumbersIsNoOverflow) {
+  const std::vector<int64_t> big = {std::numeric_limits<int64_t>::max()};
+  EXPECT_EQ(box_text({big, big}), "[9223372036854775807, 9223372036854775807)");
+  EXPECT_EQ(box_text({Dims{}, Dims{}}), "[]");
 }
 
 TEST(Box, CheckedCountSeesOverflowBehindAZero) {
