@@ -23,8 +23,8 @@ struct EngineOptions {
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;   // bytes; called from one thread at a time
   bool direct = true;                          // try O_DIRECT
-  // fingerprint() only: receives each tensor with damaged bytes (its sums stay 0) instead of Error(damaged) being
-  // thrown for the first. Called from one thread at a time, in no particular order.
+  // fingerprint() only: receives each tensor that could not be read (its sums stay 0) and why, instead of the first
+  // such Error being thrown. Called from one thread at a time, in no particular order.
   std::function<void(TensorIndex, const Error&)> on_damage;
 };
 

@@ -71,7 +71,7 @@ ReadingList::ReadingList(const Checkpoint& checkpoint, std::span<const TensorInd
   }
 }
 
-// Tensors whose bytes turned out to be damaged, each reported once.
+// Tensors that turned out to be damaged or unreadable, each reported once.
 class DamageReport {
  public:
   DamageReport(const EngineOptions& options, size_t tensors) : options_(options), damaged_(options.on_damage ? tensors : 0) {}
@@ -104,7 +104,7 @@ class FingerprintWorker {
     try {
       read_blocks(t, begin, end);
     } catch (const Error& error) {
-      if (error.code() != Exit::damaged || !damage_.wanted()) throw;
+      if (error.code() == Exit::interrupted || !damage_.wanted()) throw;
       damage_.add(t, error);
     }
   }

@@ -13,7 +13,7 @@
 namespace fsdpctl {
 namespace {
 
-constexpr uint64_t kStage = 256 << 10;   // fits the second-level cache, with what is copied from it
+constexpr uint64_t kStage = 256 << 10;   // of what is staged, and of what is cast: fits the second-level cache
 // Shorter runs are summed in the gathered block, where they may be longer.
 constexpr uint64_t kShortRun = 512;
 
@@ -76,7 +76,7 @@ struct Gatherer::Impl {
   Impl(GatherContext& shared, std::unique_ptr<GatherContext> owned, uint64_t memory, const std::atomic<bool>* cancel)
       : own_context(std::move(owned)),
         context(shared),
-        reader(*shared.checkpoint.source, std::max(memory, kLeastMemory) - kStage),
+        reader(*shared.checkpoint.source, std::max(memory, kLeastMemory) - 2 * kStage),
         copier(reader, kStage, cancel) {}
 
   GatherResult read(TensorIndex t, const Box& region, uint64_t begin, uint64_t end, std::span<std::byte> out,

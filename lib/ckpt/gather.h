@@ -44,7 +44,7 @@ struct GatherResult {
 class Gatherer {
  public:
   // `memory`: bytes for staging and windows, at least kLeastMemory are taken. `cancel` may be null.
-  static constexpr uint64_t kLeastMemory = 512 << 10;
+  static constexpr uint64_t kLeastMemory = 768 << 10;
   Gatherer(GatherContext& context, uint64_t memory, const std::atomic<bool>* cancel);
   Gatherer(const Checkpoint& checkpoint, uint64_t memory, const std::atomic<bool>* cancel);   // shares with none
   ~Gatherer();

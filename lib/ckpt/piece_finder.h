@@ -1,12 +1,13 @@
 // PieceFinder: which pieces of a tensor may meet a box. Binary search, never all pairs.
 //
-// Built once for a checkpoint in O(pieces), 8 bytes per tensor; const and thread-safe afterwards. Must not outlive
-// the checkpoint.
+// What a search needs to know of a tensor is found out by its first search, in O(pieces of the tensor). Thread-safe;
+// must not outlive the checkpoint.
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <span>
-#include <vector>
+#include <unordered_map>
 
 #include "lib/ckpt/checkpoint.h"
 
@@ -14,14 +15,17 @@ namespace fsdpctl {
 
 class PieceFinder {
  public:
-  explicit PieceFinder(const Checkpoint& checkpoint);
+  explicit PieceFinder(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   // Adjacent pieces of `t`, in catalog order, among which are all that meet `box` (tensor coordinates).
   std::span<const Piece> near(TensorIndex t, const Box& box) const;
 
  private:
+  int64_t longest(TensorIndex t, size_t dim) const;
+
   const Checkpoint& checkpoint_;
-  std::vector<int64_t> longest_;   // per tensor: largest extent of a piece along the dimension that sorts them
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<TensorIndex, int64_t> longest_;
 };
 
 }  // namespace fsdpctl

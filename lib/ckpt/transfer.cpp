@@ -18,7 +18,7 @@ namespace fsdpctl {
 namespace {
 
 constexpr uint64_t kLargestBlock = 4 << 20;
-constexpr uint64_t kGatherMemory = 4 << 20;
+constexpr uint64_t kGatherMemory = 16 << 20;
 constexpr uint64_t kLeastMemory = kBlockUnit + Gatherer::kLeastMemory;
 
 struct FreeMemory {

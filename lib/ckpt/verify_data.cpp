@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "lib/base/checksum.h"
 #include "lib/base/element.h"
@@ -12,25 +13,18 @@ namespace {
 
 constexpr size_t kBlock = 1 << 20;
 
-// Fingerprints `wanted`; damage in one tensor must not hide damage in another, so a failing set is halved until
-// each bad tensor stands alone. Those are no longer `readable`.
+// Fingerprints `wanted`; damage in one tensor must not hide damage in another. Bad ones are no longer `readable`.
 void sum_all(const Checkpoint& checkpoint, std::span<const TensorIndex> wanted, const EngineOptions& engine,
              std::vector<TensorSum>& sums, std::vector<bool>& readable, FindingSink& sink) {
   if (wanted.empty()) return;
-  try {
-    const std::vector<TensorSum> got = fingerprint(checkpoint, wanted, engine);
-    for (TensorIndex t : wanted) sums[t] = got[t];
-  } catch (Error& error) {
-    if (error.code() == Exit::interrupted || error.code() == Exit::terminated) throw;
-    if (wanted.size() == 1) {
-      error.in_tensor(checkpoint.tensors[wanted[0]].key);
-      sink.report(error.finding());
-      readable[wanted[0]] = false;
-      return;
-    }
-    const size_t half = wanted.size() / 2;
-    sum_all(checkpoint, wanted.subspan(0, half), engine, sums, readable, sink);
-    sum_all(checkpoint, wanted.subspan(half), engine, sums, readable, sink);
+  std::map<TensorIndex, Finding> bad;   // in catalog order
+  EngineOptions options = engine;
+  options.on_damage = [&bad](TensorIndex t, const Error& error) { bad.emplace(t, error.finding()); };
+  const std::vector<TensorSum> got = fingerprint(checkpoint, wanted, options);
+  for (TensorIndex t : wanted) sums[t] = got[t];
+  for (const auto& entry : bad) {
+    readable[entry.first] = false;
+    sink.report(entry.second);
   }
 }
 
