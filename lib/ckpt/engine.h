@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,6 +24,8 @@ struct EngineOptions {
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress;   // bytes; called from one thread at a time
   bool direct = true;                          // try O_DIRECT
+  // transfer() only: how often finished jobs are synced and entered in the journal.
+  std::chrono::milliseconds journal_interval{5000};
   // fingerprint() only: receives each tensor that could not be read (its sums stay 0) and why, instead of the first
   // such Error being thrown. Called from one thread at a time, in no particular order.
   std::function<void(TensorIndex, const Error&)> on_damage;

@@ -9,8 +9,10 @@
 namespace fsdpctl {
 namespace {
 
-constexpr uint64_t kSmallestJob = 16 << 20, kLargestJob = 1 << 30;
-constexpr uint64_t kJobsWanted = 64;   // keeps a good number of threads busy to the end
+// Small, so that what all threads write at a time lies close together in the file: disks are faster then. Larger ones keep
+// the journal of a very large output short.
+constexpr uint64_t kSmallestJob = 4 << 20, kLargestJob = 1 << 30;
+constexpr uint64_t kJobsWanted = 1 << 14;
 
 uint64_t rounded_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 

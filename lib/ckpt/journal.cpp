@@ -138,8 +138,7 @@ Journal::Journal(const std::string& path, uint64_t plan, const std::function<boo
   file_.sync();   // before any file changes: what was cut off must not come back
 }
 
-void Journal::append(const JobRecord& record) {
-  const std::string line = journal_line(record);
+void Journal::append(std::string_view line) {
   const std::lock_guard lock(mutex_);
   file_.write(end_, std::as_bytes(std::span(line)));
   end_ += line.size();

@@ -14,6 +14,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/file.h"
@@ -42,7 +43,7 @@ class Journal {
   // journal there, as if this line and those behind it had not been written. The journal of another plan is begun anew.
   Journal(const std::string& path, uint64_t plan, const std::function<bool(const JobRecord&)>& visit);
 
-  void append(const JobRecord& record);
+  void append(std::string_view line);   // see journal_line
 
  private:
   std::mutex mutex_;
@@ -50,7 +51,7 @@ class Journal {
   uint64_t end_ = 0;
 };
 
-// For tests: one line, ended by LF, and back; false where the line is torn.
+// One line, ended by LF, and back; false where the line is torn.
 std::string journal_line(const JobRecord& record);
 bool parse_journal_line(std::string_view line, JobRecord& record);
 

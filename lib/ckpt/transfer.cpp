@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "lib/ckpt/block_filler.h"
+#include "lib/ckpt/commits.h"
 #include "lib/ckpt/crew.h"
 #include "lib/ckpt/engine.h"
 #include "lib/ckpt/jobs.h"
@@ -42,7 +43,6 @@ class Transfer {
  private:
   class Worker;
   struct File {
-    std::string path;
     std::unique_ptr<FileCrcs> crcs;       // where its layout needs them, until it is finished
     std::atomic<uint64_t> jobs_left{0};
     bool reused = false;                  // an earlier run left it, with its size
@@ -52,6 +52,8 @@ class Transfer {
   void open_journal();
   bool resume(const JobRecord& record);
   void create_files();
+  void work();
+  void keep_finished_jobs();
   void add(const JobRecord& record, size_t file);
   void finish_file(size_t file, OutputFile& output);
   void check_all_written() const;
@@ -65,9 +67,11 @@ class Transfer {
   GatherContext context_;
   TensorTotals totals_;
   Crew crew_;
+  std::vector<std::string> paths_;        // of the plan's files
   std::vector<File> files_;
   std::vector<bool> done_;                // jobs that an earlier run finished
   std::optional<Journal> journal_;
+  std::optional<Commits> commits_;
   std::atomic<DirectMode> direct_mode_;
   TransferResult result_;
 };
@@ -93,7 +97,7 @@ class Transfer::Worker {
   void open(size_t file) {
     if (output_ && file_ == file) return;
     if (output_) output_->close();
-    output_.emplace(t_.files_[file].path, t_.direct_mode_);
+    output_.emplace(t_.paths_[file], t_.direct_mode_);
     file_ = file;
   }
 
@@ -108,10 +112,7 @@ class Transfer::Worker {
       t_.crew_.advance(block.size());
     }
     record.ranges = gatherer_.take_ranges();
-    if (t_.journal_) {
-      output_->sync();
-      t_.journal_->append(record);
-    }
+    if (t_.commits_) t_.commits_->add(job.file, record);
     t_.add(record, job.file);
   }
 
@@ -135,6 +136,7 @@ Transfer::Transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std
       context_(checkpoint),
       totals_(checkpoint),
       crew_(options, jobs_.bytes()),
+      paths_(plan.size()),
       files_(plan.size()),
       done_(jobs_.size()),
       direct_mode_(options.direct ? DirectMode::untried : DirectMode::refused) {}
@@ -143,33 +145,53 @@ TransferResult Transfer::run() {
   find_files();
   if (!journal_path_.empty()) open_journal();
   create_files();
-  // More threads than processors: some wait for the disk.
-  const int wanted = static_cast<int>(std::clamp(4 * std::thread::hardware_concurrency(), 8u, 16u));
-  const CrewSize size = crew_size(options_, wanted, jobs_.size(), kLeastMemory);
-  crew_.run(size.threads, jobs_.size(), [&]() -> Crew::Worker {
-    auto worker = std::make_shared<Worker>(*this, size.memory);
-    return [worker](uint64_t job) { (*worker)(job); };
-  });
+  try {
+    work();
+  } catch (...) {
+    keep_finished_jobs();
+    throw;
+  }
   check_all_written();
   result_.tensors = totals_.sums();
   result_.bytes_written = jobs_.bytes() - result_.bytes_resumed;
   return std::move(result_);
 }
 
+void Transfer::work() {
+  // More threads than processors: some wait for the disk.
+  const int wanted = static_cast<int>(std::clamp(4 * std::thread::hardware_concurrency(), 12u, 16u));
+  const CrewSize size = crew_size(options_, wanted, jobs_.size(), kLeastMemory);
+  crew_.run(size.threads, jobs_.size(), [&]() -> Crew::Worker {
+    auto worker = std::make_shared<Worker>(*this, size.memory);
+    return [worker](uint64_t job) { (*worker)(job); };
+  });
+}
+
+// After an error or a cancel: the next run need not do again what was done.
+void Transfer::keep_finished_jobs() {
+  if (!commits_) return;
+  try {
+    commits_->flush();
+  } catch (const Error&) {
+    // The disk that this error is about is most likely what ended the run.
+  }
+}
+
 void Transfer::find_files() {
   for (size_t i = 0; i < plan_.size(); ++i) {
     File& file = files_[i];
-    file.path = join_path(directory_, plan_[i]->path());
+    paths_[i] = join_path(directory_, plan_[i]->path());
     file.jobs_left = jobs_.jobs_of(i);
     if (plan_[i]->needs_crc32()) file.crcs = std::make_unique<FileCrcs>(plan_[i]->item_count());
     if (journal_path_.empty()) continue;
-    const FileStat there = stat_path(file.path);
+    const FileStat there = stat_path(paths_[i]);
     file.reused = there.kind == FileKind::file && !there.is_link && there.size == plan_[i]->size();
   }
 }
 
 void Transfer::open_journal() {
   journal_.emplace(journal_path_, jobs_.plan_hash(), [this](const JobRecord& record) { return resume(record); });
+  commits_.emplace(*journal_, paths_, options_.journal_interval);
   if (result_.bytes_resumed > 0) crew_.advance(result_.bytes_resumed);
 }
 
@@ -197,10 +219,10 @@ void Transfer::create_files() {
   for (size_t i = 0; i < files_.size(); ++i) {
     const File& file = files_[i];
     if (file.reused) continue;
-    const std::string parent = parent_path(file.path);
+    const std::string parent = parent_path(paths_[i]);
     if (directories.insert(parent).second) make_directories(parent);
-    const bool overwrite = !journal_path_.empty() && stat_path(file.path).kind == FileKind::file;
-    FileHandle handle = overwrite ? FileHandle::open_write(file.path) : FileHandle::create(file.path);
+    const bool overwrite = !journal_path_.empty() && stat_path(paths_[i]).kind == FileKind::file;
+    FileHandle handle = overwrite ? FileHandle::open_write(paths_[i]) : FileHandle::create(paths_[i]);
     handle.resize(plan_[i]->size());
     handle.preallocate(plan_[i]->size());
     handle.close();
@@ -218,6 +240,7 @@ void Transfer::finish_file(size_t index, OutputFile& output) {
   if (file.crcs) write_late_segments(*plan_[index], *file.crcs, output);
   file.crcs.reset();
   output.sync();
+  if (commits_) commits_->synced(index);
 }
 
 void Transfer::check_all_written() const {

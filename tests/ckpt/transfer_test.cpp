@@ -232,7 +232,7 @@ TEST(Journal, ACancelledTransferIsContinued) {
 
 TEST(Journal, ChecksumsOfPiecesReadByTwoRunsAreStillChecked) {
   LargeScene scene(false);
-  // Jobs are at least 16 MiB, so the last piece of the first tensor lies in both jobs of the first file.
+  // A job is 4 MiB: a cancel after four of them leaves the last piece of the first tensor half read.
   scene.made.checkpoint.pieces[4].crc32 ^= 1;
   std::atomic<bool> cancel;
   std::atomic<int> count;
