@@ -7,6 +7,7 @@
 #include "lib/base/checksum.h"
 #include "lib/ckpt/select.h"
 #include "lib/ckpt/tiling.h"
+#include "lib/ckpt/verify.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
 
@@ -49,13 +50,6 @@ void sum_data(Inspected& inspected, const InspectOptions& options, Printer& prin
   }
 }
 
-Exit worst_code(const std::vector<Finding>& findings) {
-  for (const Finding& finding : findings) {
-    if (finding.severity == Severity::error) return finding.code;
-  }
-  return Exit::ok;
-}
-
 Exit inspect_one(const std::string& path, const InspectOptions& options, const Context& context) {
   Inspected inspected;
   inspected.path = path;
@@ -74,7 +68,7 @@ Exit inspect_one(const std::string& path, const InspectOptions& options, const C
   print_overview(inspected, context.printer);
   context.printer.findings(inspected.findings, path);
   print_listings(inspected, options, context.printer);
-  return worst_code(inspected.findings);
+  return exit_code(inspected.findings);
 }
 
 Run declare(CLI::App& app, const FormatList&) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/checksum.h"
+#include "lib/ckpt/verify.h"
 #include "tools/inspect_command.h"
 #include "tools/size_text.h"
 
@@ -29,9 +30,10 @@ uint64_t error_count(const std::vector<Finding>& findings) {
 std::string headline(const Inspected& inspected, const Printer& printer) {
   const Checkpoint& checkpoint = inspected.opened.checkpoint;
   const uint64_t errors = error_count(inspected.findings);
+  const bool unread = exit_code(inspected.findings) == Exit::failed;
   const std::string verdict =
       errors == 0 ? printer.paint(Style::good, "whole by its metadata")
-                  : printer.paint(Style::bad, "damaged or incomplete") + ": " + plural(errors, "problem", "problems");
+                  : printer.paint(Style::bad, unread ? "could not be read" : "damaged or incomplete") + ": " + plural(errors, "problem", "problems");
   uint64_t tensors = 0, bytes = 0;
   for (const PartTotal& part : inspected.overview.parts) tensors += part.tensors, bytes += part.bytes;
   const std::string ranks = checkpoint.world_size > 1 ? fmt::format(" of {} ranks", checkpoint.world_size) : "";

@@ -153,16 +153,16 @@ Examined examine(const FormatList& formats, const std::string& path, const Verif
 
 }  // namespace
 
-Exit VerifyReport::exit_code() const {
-  // Damage outranks the rest: it is what the user must act on.
+Exit exit_code(const std::vector<Finding>& findings) {
+  const auto rank = [](Exit code) { return code == Exit::ok ? 0 : code == Exit::failed ? 3 : code == Exit::damaged ? 2 : 1; };
   Exit worst = Exit::ok;
   for (const Finding& f : findings) {
-    if (f.severity != Severity::error) continue;
-    if (f.code == Exit::damaged) return Exit::damaged;
-    if (worst == Exit::ok) worst = f.code;
+    if (f.severity == Severity::error && rank(f.code) > rank(worst)) worst = f.code;
   }
   return worst;
 }
+
+Exit VerifyReport::exit_code() const { return fsdpctl::exit_code(findings); }
 
 VerifyReport verify(const FormatList& formats, const std::string& path, const VerifyOptions& options) {
   VerifyReport report;

@@ -15,6 +15,10 @@
 
 namespace fsdpctl {
 
+// The exit code of an operation that found these; ok where none is an error. What could not be read outranks damage, which may be
+// nothing but its consequence; damage outranks the rest.
+Exit exit_code(const std::vector<Finding>& findings);
+
 struct VerifyOptions {
   bool data = false;             // read every byte
   bool count_nonfinite = false;  // NaN and Inf per tensor; needs data
@@ -42,7 +46,7 @@ struct VerifyReport {
   uint64_t fingerprint = 0;               // with data and no errors
   std::vector<NonFinite> nonfinite;       // tensors that have any
 
-  Exit exit_code() const;                 // the worst error's code; ok when there are only warnings
+  Exit exit_code() const;                 // of the findings
   bool has_errors() const { return exit_code() != Exit::ok; }
 };
 
