@@ -1,4 +1,4 @@
-// The CPU's loops for x86-64 with AVX2 and FMA. Wider vectors gain nothing: the loops wait for memory.
+// The CPU's loops for x86-64 with AVX2, FMA and F16C. Wider vectors gain nothing: the loops wait for memory.
 #include "kernels/cpu_loops.h"
 
 namespace fsdpctl::kernels {

@@ -11,16 +11,29 @@
 #include "lib/base/finding.h"
 #include "lib/base/parallel.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace fsdpctl::kernels {
 namespace {
 
 constexpr uint64_t kJob = 64 << 10;             // elements (bytes for copies: times 64)
+constexpr uint64_t kStreamed = 16 << 20;        // bytes of output from which on caches do not help
 constexpr std::align_val_t kAlignment{256};
 
 template <class Entry>
 uint64_t length(const Entry& entry) { return entry.count; }
 uint64_t length(const CopyEntry& entry) { return entry.bytes; }
 uint64_t length(const RestoreEntry& entry) { return entry.size[0] * entry.size[1] * entry.size[2]; }   // runs
+
+// Whether the rows' outputs, `size(row)` bytes an element, are more than caches hold.
+template <class Entry, class Size>
+bool is_large(std::span<const Entry> table, Size size) {
+  uint64_t bytes = 0;
+  for (const Entry& entry : table) bytes += entry.count * size(entry);
+  return bytes >= kStreamed;
+}
 
 // Calls body(row, begin, end, job) for ranges that cover every row, from several threads: the rows laid end to end are cut into
 // jobs of `job_size` elements.
@@ -40,6 +53,9 @@ void for_ranges(std::span<const Entry> table, uint64_t job_size, int threads, Bo
   });
 }
 
+template <class Entry>
+uint32_t parameter_size(const Entry& entry) { return entry.parameter != nullptr ? float_size(entry.parameter_type) : 0; }
+
 class CpuKernels final : public Kernels {
  public:
   CpuKernels(int threads, const CpuLoops& loops) : threads_(thread_count(threads)), loops_(loops) {}
@@ -49,12 +65,13 @@ class CpuKernels final : public Kernels {
   void cast(std::span<const CastEntry> table, std::span<CastCounts> counts) override {
     check(table, counts);
     Counter counter(counts);
+    const bool stream = is_large(table, [](const CastEntry& e) { return float_size(e.target_type); });
     for_ranges(table, kJob, threads_, [&](size_t row, uint64_t begin, uint64_t end) {
       const CastEntry& e = table[row];
       CastCounts here{};
       loops_.cast(static_cast<const std::byte*>(e.source) + begin * float_size(e.source_type), e.source_type,
                   static_cast<std::byte*>(e.target) + begin * float_size(e.target_type), e.target_type, end - begin,
-                  counter.wanted() ? &here : nullptr);
+                  stream, counter.wanted() ? &here : nullptr);
       counter.add(row, here);
     });
   }
@@ -74,9 +91,10 @@ class CpuKernels final : public Kernels {
   void unscale_norm(std::span<const GradientEntry> table, float inverse_scale, std::span<GradientNorm> results) override {
     check(table, results);
     std::mutex mutex;
+    const bool stream = is_large(table, [](const GradientEntry& e) { return e.unscaled != nullptr ? 4u : 0u; });
     for_ranges(table, kJob, threads_, [&](size_t row, uint64_t begin, uint64_t end) {
       GradientNorm here{};
-      loops_.unscale_norm(table[row], begin, end, inverse_scale, here);
+      loops_.unscale_norm(table[row], begin, end, inverse_scale, stream, here);
       const std::lock_guard lock(mutex);
       GradientNorm& result = results[table[row].result];
       add(result.squares, here.squares);
@@ -86,15 +104,17 @@ class CpuKernels final : public Kernels {
 
   void adam(std::span<const AdamEntry> table, std::span<const AdamScalars> scalars) override {
     check(table, scalars);
+    const bool stream = is_large(table, parameter_size<AdamEntry>);
     for_ranges(table, kJob, threads_, [&](size_t row, uint64_t begin, uint64_t end) {
-      loops_.adam(table[row], begin, end, scalars[table[row].scalars]);
+      loops_.adam(table[row], begin, end, stream, scalars[table[row].scalars]);
     });
   }
 
   void sgd(std::span<const SgdEntry> table, std::span<const SgdScalars> scalars) override {
     check(table, scalars);
+    const bool stream = is_large(table, parameter_size<SgdEntry>);
     for_ranges(table, kJob, threads_, [&](size_t row, uint64_t begin, uint64_t end) {
-      loops_.sgd(table[row], begin, end, scalars[table[row].scalars]);
+      loops_.sgd(table[row], begin, end, stream, scalars[table[row].scalars]);
     });
   }
 
@@ -148,10 +168,10 @@ class CpuKernels final : public Kernels {
     const auto* source = static_cast<const std::byte*>(e.source) + from * float_size(e.source_type);
     auto* target = static_cast<std::byte*>(e.target) + to * float_size(e.target_type);
     if (e.source_stride[3] == 1 && e.target_stride[3] == 1) {
-      loops_.cast(source, e.source_type, target, e.target_type, e.size[3], counts);
+      loops_.cast(source, e.source_type, target, e.target_type, e.size[3], false, counts);
     } else {
       loops_.cast_strided(source, e.source_type, e.source_stride[3], target, e.target_type, e.target_stride[3], e.size[3],
-                          counts);
+                          false, counts);
     }
   }
 
@@ -163,7 +183,9 @@ class CpuKernels final : public Kernels {
 
 CpuLevel best_cpu_level() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return CpuLevel::avx2;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c) return CpuLevel::avx2;
 #endif
   return CpuLevel::baseline;
 }

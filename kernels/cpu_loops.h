@@ -7,6 +7,7 @@
 #include "kernels/cast_element.h"
 #include "kernels/cpu_level.h"
 #include "kernels/cpu_norm.h"
+#include "kernels/cpu_vector.h"
 #include "kernels/sgd_element.h"
 
 namespace fsdpctl::kernels {
@@ -57,13 +58,16 @@ void narrow_all(const float* __restrict in, unsigned char* out, size_t stride, s
   }
 }
 
-void store(const float* __restrict in, unsigned char* out, FloatType type, size_t stride, size_t n) {
+void store(const float* __restrict in, unsigned char* out, FloatType type, size_t stride, bool stream, size_t n) {
+  if (stream && stride == 1) {
+    unsigned char block[kBlock * sizeof(float)];
+    store(in, block, type, 1, false, n);
+    return stream_out(block, out, n * size_of(type));
+  }
   const auto to_half = [](float value) { return narrow_float16(value); };
   const auto to_bfloat = [](float value) { return narrow_bfloat16(value); };
-  if (type == FloatType::float16) return stride == 1 ? narrow_all(in, out, 1, n, to_half) : narrow_all(in, out, stride, n, to_half);
-  if (type == FloatType::bfloat16) {
-    return stride == 1 ? narrow_all(in, out, 1, n, to_bfloat) : narrow_all(in, out, stride, n, to_bfloat);
-  }
+  if (type == FloatType::float16) return stride == 1 ? narrow_to_float16(in, out, n) : narrow_all(in, out, stride, n, to_half);
+  if (type == FloatType::bfloat16) return stride == 1 ? narrow_to_bfloat16(in, out, n) : narrow_all(in, out, stride, n, to_bfloat);
   if (stride == 1) {
     __builtin_memcpy(out, in, 4 * n);
     return;
@@ -87,7 +91,7 @@ void count_all(const float* __restrict in, const uint16_t* __restrict out, size_
 
 void count(const float* in, FloatType type, size_t n, CastCounts& counts) {
   uint16_t out[kBlock];
-  store(in, reinterpret_cast<unsigned char*>(out), type, 1, n);
+  store(in, reinterpret_cast<unsigned char*>(out), type, 1, false, n);
   if (type == FloatType::float16) {
     count_all(in, out, n, counts, [](float value, uint16_t result) { return float16_flags(value, result); });
   } else {
@@ -96,7 +100,7 @@ void count(const float* in, FloatType type, size_t n, CastCounts& counts) {
 }
 
 void cast_strided(const void* in, FloatType in_type, size_t in_stride, void* out, FloatType out_type, size_t out_stride,
-                  size_t n, CastCounts* counts) {
+                  size_t n, bool stream, CastCounts* counts) {
   const auto* from = static_cast<const unsigned char*>(in);
   auto* to = static_cast<unsigned char*>(out);
   const bool exact = out_type == FloatType::float32 || in_type == out_type;
@@ -104,17 +108,18 @@ void cast_strided(const void* in, FloatType in_type, size_t in_stride, void* out
   for (size_t done = 0; done < n; done += kBlock) {
     const size_t size = least(kBlock, n - done);
     load(from + done * in_stride * size_of(in_type), in_type, in_stride, block, size);
-    store(block, to + done * out_stride * size_of(out_type), out_type, out_stride, size);
+    store(block, to + done * out_stride * size_of(out_type), out_type, out_stride, stream, size);
     if (counts != nullptr && !exact) count(block, out_type, size, *counts);
   }
 }
 
-void cast(const void* in, FloatType in_type, void* out, FloatType out_type, size_t n, CastCounts* counts) {
+void cast(const void* in, FloatType in_type, void* out, FloatType out_type, size_t n, bool stream, CastCounts* counts) {
   if (in_type == out_type) {
     __builtin_memcpy(out, in, n * size_of(in_type));
   } else {
-    cast_strided(in, in_type, 1, out, out_type, 1, n, counts);
+    cast_strided(in, in_type, 1, out, out_type, 1, n, stream, counts);
   }
+  finish_streaming();
 }
 
 // ---- optimizers
@@ -124,7 +129,7 @@ void adam_block(const float* __restrict g, float* __restrict w, float* __restric
   for (size_t i = 0; i < n; ++i) adam_element(scalars, g[i], w[i], m[i], v[i]);
 }
 
-void adam(const AdamEntry& tensor, size_t begin, size_t end, const AdamScalars& scalars) {
+void adam(const AdamEntry& tensor, size_t begin, size_t end, bool stream, const AdamScalars& scalars) {
   float block[kBlock];
   auto* parameter = static_cast<unsigned char*>(tensor.parameter);
   for (size_t at = begin; at < end; at += kBlock) {
@@ -132,9 +137,10 @@ void adam(const AdamEntry& tensor, size_t begin, size_t end, const AdamScalars& 
     const float* g = floats(tensor.gradient, tensor.gradient_type, at, n, block);
     adam_block(g, tensor.master + at, tensor.moment1 + at, tensor.moment2 + at, scalars, n);
     if (parameter != nullptr) {
-      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, n);
+      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, stream, n);
     }
   }
+  finish_streaming();
 }
 
 void sgd_block(const float* __restrict g, float* __restrict w, float* __restrict m, const SgdScalars scalars, size_t n) {
@@ -145,7 +151,7 @@ void sgd_block(const float* __restrict g, float* __restrict w, float* __restrict
   }
 }
 
-void sgd(const SgdEntry& tensor, size_t begin, size_t end, const SgdScalars& scalars) {
+void sgd(const SgdEntry& tensor, size_t begin, size_t end, bool stream, const SgdScalars& scalars) {
   float block[kBlock];
   auto* parameter = static_cast<unsigned char*>(tensor.parameter);
   for (size_t at = begin; at < end; at += kBlock) {
@@ -153,25 +159,26 @@ void sgd(const SgdEntry& tensor, size_t begin, size_t end, const SgdScalars& sca
     const float* g = floats(tensor.gradient, tensor.gradient_type, at, n, block);
     sgd_block(g, tensor.master + at, tensor.momentum != nullptr ? tensor.momentum + at : nullptr, scalars, n);
     if (parameter != nullptr) {
-      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, n);
+      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, stream, n);
     }
   }
+  finish_streaming();
 }
 
 // ---- unscale and norm
 
-void scale_block(const float* in, float* out, float factor, size_t n) {   // in may be out
-  for (size_t i = 0; i < n; ++i) out[i] = in[i] * factor;
-}
-
-void unscale_norm(const GradientEntry& tensor, size_t begin, size_t end, float inverse_scale, GradientNorm& result) {
-  float block[kNormBlock];
-  for (size_t at = begin; at < end; at += kNormBlock) {
-    const size_t n = least(kNormBlock, end - at);
-    const float* g = floats(tensor.gradient, tensor.type, at, n, block);
-    add_squares(g, n, tensor.type, result);
-    if (tensor.unscaled != nullptr) scale_block(g, tensor.unscaled + at, inverse_scale, n);
+void unscale_norm(const GradientEntry& tensor, size_t begin, size_t end, float inverse_scale, bool stream, GradientNorm& result) {
+  const bool in_place = tensor.unscaled == tensor.gradient;
+  const Unscaled unscaled{tensor.unscaled != nullptr ? tensor.unscaled + begin : nullptr, inverse_scale, stream && !in_place};
+  const auto* halves = static_cast<const uint16_t*>(tensor.gradient);
+  switch (tensor.type) {
+    case FloatType::float32:
+      add_range<FloatType::float32>(static_cast<const float*>(tensor.gradient) + begin, end - begin, unscaled, result);
+      break;
+    case FloatType::float16: add_range<FloatType::float16>(halves + begin, end - begin, unscaled, result); break;
+    case FloatType::bfloat16: add_range<FloatType::bfloat16>(halves + begin, end - begin, unscaled, result); break;
   }
+  finish_streaming();
 }
 
 }  // namespace

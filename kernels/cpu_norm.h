@@ -1,4 +1,5 @@
-// The exact sum of squares of a block, at the speed of memory. Included by cpu_loops.h only; internal linkage.
+// The exact sum of squares of a tensor's blocks, and their unscaled copy, at the speed of memory. Included by cpu_loops.h only;
+// internal linkage.
 //
 // A square of an FP32 value fills 48 of FP64's 53 bits, so FP64 cannot simply add them up. Instead each square q is split
 // at a bit that is the same for the whole block: hi, a multiple of the grid G, and the rest, lo = q - hi. With Q = 2^(2 (E -
@@ -6,10 +7,14 @@
 // 256 Q, the last bit is G = 2^-45 Q, so lane + q is q rounded to G. 128 additions a lane stay exact. The rests are below
 // G / 2 and multiples of the square of the last bit of the block's smallest element; they too add up without rounding as
 // long as elements differ by no more than `span` binary orders of magnitude. The few that are smaller are added one by one.
+//
+// So a block is read twice: for its largest and smallest element, and, from the first-level cache while the next block is
+// fetched, for the sum.
 #pragma once
 
 #include <cstddef>
 
+#include "kernels/cpu_vector.h"
 #include "kernels/exact_sum.h"
 #include "kernels/table.h"
 
@@ -18,11 +23,6 @@ namespace {
 
 constexpr size_t kNormBlock = 2048;
 constexpr size_t kLanes = 16;   // 128 additions each
-
-using Doubles = double __attribute__((vector_size(32)));
-using Quads = float __attribute__((vector_size(16)));
-using Integers = int64_t __attribute__((vector_size(32)));
-constexpr int kVectors = 4;     // of 4 lanes
 
 // Exponents are FP32's biased ones; a subnormal has that of the smallest normal number.
 struct Significance {
@@ -39,9 +39,11 @@ constexpr Significance significance(FloatType type) {
 }
 constexpr int kPlainSpan = 15;   // BF16: squares of 16 bits, 128 of them, need no split up to here
 
+// ---- the first reading
+
 struct Extent {
-  uint32_t largest;    // magnitude, as bits
-  uint32_t smallest;   // not zero; kInfinity or more if all are zero
+  uint32_t largest;    // magnitude, as FP32's bits
+  uint32_t smallest;   // not zero; meaningless if all are zero
 };
 
 Extent extent_of(const float* x, size_t n) {
@@ -55,6 +57,20 @@ Extent extent_of(const float* x, size_t n) {
   return {static_cast<uint32_t>(largest), static_cast<uint32_t>(below_smallest) + 1u};
 }
 
+// The same on 16 bits, whose order is that of the values.
+Extent extent_of(const uint16_t* x, size_t n, FloatType type) {
+  int16_t largest = 0, below_smallest = 0x7FFF;
+  for (size_t i = 0; i < n; ++i) {
+    const auto magnitude = static_cast<int16_t>(x[i] & 0x7FFF);
+    const auto below = static_cast<int16_t>((magnitude - 1) & 0x7FFF);
+    largest = magnitude > largest ? magnitude : largest;
+    below_smallest = below < below_smallest ? below : below_smallest;
+  }
+  const auto most = static_cast<uint16_t>(largest), least = static_cast<uint16_t>(below_smallest + 1);
+  if (type == FloatType::float16) return {bits_of(widen_float16(most)), bits_of(widen_float16(least)) & kMagnitude};
+  return {bits_of(widen_bfloat16(most)), bits_of(widen_bfloat16(least)) & kMagnitude};
+}
+
 int exponent_of(uint32_t magnitude, int least) {
   const int exponent = static_cast<int>(magnitude >> 23);
   return exponent < least ? least : exponent;
@@ -65,34 +81,66 @@ double power_of_two(int exponent) { return __builtin_bit_cast(double, static_cas
 // Where 2^exponent lies in an ExactSum.
 uint32_t position_of(int exponent) { return static_cast<uint32_t>(exponent - kLowestExponent); }
 
-// The block as lanes: calls body(four elements, 0..3) for all, a multiple of kLanes; `x` is padded with zeros.
-template <class Body>
-void for_lanes(const float* x, size_t n, Body body) {
-  const size_t whole = n / kLanes * kLanes;
-  for (size_t i = 0; i < whole; i += kLanes) {
-    for (int k = 0; k < kVectors; ++k) {
-      Quads quad;
-      __builtin_memcpy(&quad, x + i + 4 * static_cast<size_t>(k), sizeof quad);
-      const Doubles four = __builtin_convertvector(quad, Doubles);
-      body(four, k);
-    }
-  }
-  if (whole == n) return;
-  float rest[kLanes] = {};
-  __builtin_memcpy(rest, x + whole, (n - whole) * sizeof(float));
-  for (int k = 0; k < kVectors; ++k) {
-    Quads quad;
-    __builtin_memcpy(&quad, rest + 4 * k, sizeof quad);
-    const Doubles four = __builtin_convertvector(quad, Doubles);
-    body(four, k);
+// ---- the second reading
+
+template <FloatType kType, class T>
+FSDPCTL_SHARED void load_eight(const T* x, Floats& out) {
+  if constexpr (kType == FloatType::float32) {
+    load(x, out);
+  } else if constexpr (kType == FloatType::float16) {
+    load_float16(x, out);
+  } else {
+    load_bfloat16(x, out);
   }
 }
 
-// All exponents within kPlainSpan of `largest`, 16 bits of square.
-void add_plain(const float* x, size_t n, int smallest, int bits, ExactSum& sum) {
-  Doubles lanes[kVectors] = {};
-  for_lanes(x, n, [&](const Doubles& four, int k) { lanes[k] += four * four; });
-  const int unit = 2 * (smallest - 126 - bits);   // the square of the smallest element's last bit
+enum class Write { nothing, here, past_caches };
+
+// Where the unscaled gradients go.
+struct Unscaled {
+  float* out;   // null if not wanted
+  float factor;
+  bool stream;
+};
+
+// Sixteen elements: body(four of them, 0..3) four times; `to` receives the unscaled ones.
+template <FloatType kType, Write kWrite, class T, class Body>
+FSDPCTL_SHARED void for_sixteen(const T* x, float* to, float factor, Body body) {
+  for (int k = 0; k < 2; ++k) {
+    Floats eight;
+    load_eight<kType>(x + 8 * k, eight);
+    if constexpr (kWrite != Write::nothing) store<kWrite == Write::past_caches>(to + 8 * k, eight * factor);
+    Doubles low, high;
+    to_doubles(eight, low, high);
+    body(low, 2 * k);
+    body(high, 2 * k + 1);
+  }
+}
+
+// A whole block, padded with zeros.
+template <FloatType kType, Write kWrite, class T, class Body>
+FSDPCTL_SHARED void for_lanes(const T* x, size_t n, float* to, float factor, Body body) {
+  const size_t whole = n / kLanes * kLanes;
+  for (size_t i = 0; i < whole; i += kLanes) {
+    const uintptr_t ahead = reinterpret_cast<uintptr_t>(x + i) + kNormBlock * sizeof(T);
+    __builtin_prefetch(reinterpret_cast<const void*>(ahead));   // the next block; beyond the tensor's end it does nothing
+    for_sixteen<kType, kWrite>(x + i, kWrite == Write::nothing ? nullptr : to + i, factor, body);
+  }
+  if (whole == n) return;
+  T rest[kLanes] = {};
+  float scaled[kLanes];
+  __builtin_memcpy(rest, x + whole, (n - whole) * sizeof(T));
+  for_sixteen<kType, kWrite>(rest, scaled, factor, body);
+  if (kWrite != Write::nothing) __builtin_memcpy(to + whole, scaled, (n - whole) * sizeof(float));
+}
+
+// All exponents within kPlainSpan of the largest, 16 bits of square.
+template <FloatType kType, Write kWrite, class T>
+void add_plain(const T* x, size_t n, const Unscaled& unscaled, int smallest, ExactSum& sum) {
+  Doubles lanes[4] = {};
+  for_lanes<kType, kWrite>(x, n, unscaled.out, unscaled.factor, [&](const Doubles& four, int k)
+                           __attribute__((always_inline)) { lanes[k] += four * four; });
+  const int unit = 2 * (smallest - 126 - significance(kType).bits);   // the square of the smallest element's last bit
   const double per_unit = power_of_two(-unit);
   int64_t total = 0;
   for (const Doubles& lane : lanes) {
@@ -101,13 +149,14 @@ void add_plain(const float* x, size_t n, int smallest, int bits, ExactSum& sum) 
   add_scaled(total, position_of(unit), [&](uint32_t limb, int64_t chunk) { sum.limb[limb] += chunk; });
 }
 
-// All exponents within the type's span of `largest`.
-void add_split(const float* x, size_t n, int largest, int smallest, int bits, ExactSum& sum) {
+// All exponents within the type's span of the largest. `bits`: of the elements, which may be fewer than kType's.
+template <FloatType kType, Write kWrite, class T>
+void add_split(const T* x, size_t n, const Unscaled& unscaled, int largest, int smallest, int bits, ExactSum& sum) {
   const int grid = 2 * (largest - 126) - 45;
   const double start = power_of_two(grid + 52);
-  Doubles high[kVectors], low[kVectors] = {};
+  Doubles high[4], low[4] = {};
   for (Doubles& lane : high) lane = Doubles{start, start, start, start};
-  for_lanes(x, n, [&](const Doubles& four, int k) {
+  for_lanes<kType, kWrite>(x, n, unscaled.out, unscaled.factor, [&](const Doubles& four, int k) __attribute__((always_inline)) {
     const Doubles square = four * four;
     const Doubles next = high[k] + square;
     low[k] += square - (next - high[k]);
@@ -116,7 +165,7 @@ void add_split(const float* x, size_t n, int largest, int smallest, int bits, Ex
   // From `start` to twice that, the bits of an FP64 count in steps of the grid.
   Integers steps{};
   Doubles rests{};
-  for (int k = 0; k < kVectors; ++k) {
+  for (int k = 0; k < 4; ++k) {
     steps += __builtin_bit_cast(Integers, high[k]) - __builtin_bit_cast(int64_t, start);
     rests += low[k];
   }
@@ -127,43 +176,82 @@ void add_split(const float* x, size_t n, int largest, int smallest, int bits, Ex
   add_scaled(static_cast<int64_t>(rest * power_of_two(-unit)), position_of(unit), add);
 }
 
-// Copies x to `kept` with zeros for the elements that the fast ways do not take: those are counted or added one by one.
-void set_apart(const float* x, size_t n, uint32_t least, float* kept, GradientNorm& result) {
+// ---- blocks that need more care
+
+// Replaces by zero, in x, the elements that the fast ways do not take: those are counted or added one by one.
+void set_apart(float* x, size_t n, uint32_t least, GradientNorm& result) {
   for (size_t i = 0; i < n; ++i) {
     const uint32_t magnitude = bits_of(x[i]) & kMagnitude;
-    const bool finite = magnitude < kInfinity;
-    kept[i] = finite && magnitude >= least ? x[i] : 0.0f;
-    if (!finite) {
+    if (magnitude >= kInfinity) {
       ++result.nonfinite;
+      x[i] = 0.0f;
     } else if (magnitude != 0 && magnitude < least) {
       add_square(magnitude, [&](uint32_t limb, int64_t chunk) { result.squares.limb[limb] += chunk; });
+      x[i] = 0.0f;
     }
   }
 }
 
-// Adds the squares of n <= kNormBlock elements. At most 2^30 elements between normalisations of the sum.
-void add_squares(const float* x, size_t n, FloatType type, GradientNorm& result) {
-  const Significance s = significance(type);
-  float kept[kNormBlock];
-  Extent extent = extent_of(x, n);
-  if (extent.largest >= kInfinity) {
-    set_apart(x, n, 0, kept, result);
-    x = kept;
-    extent = extent_of(x, n);
-  }
+// Any values; `x` is changed.
+void add_with_care(float* x, size_t n, const Significance& s, GradientNorm& result) {
+  set_apart(x, n, 0, result);
+  const Extent extent = extent_of(x, n);
   if (extent.largest == 0) return;
   const int largest = exponent_of(extent.largest, s.least);
   int smallest = exponent_of(extent.smallest, s.least);
-  if (type == FloatType::bfloat16 && largest - smallest <= kPlainSpan) {
-    return add_plain(x, n, smallest, s.bits, result.squares);
-  }
   if (largest - smallest > s.span) {
-    float wide[kNormBlock];
     smallest = largest - s.span;
-    set_apart(x, n, static_cast<uint32_t>(smallest) << 23, wide, result);
-    return add_split(wide, n, largest, smallest, s.bits, result.squares);
+    set_apart(x, n, static_cast<uint32_t>(smallest) << 23, result);
   }
-  add_split(x, n, largest, smallest, s.bits, result.squares);
+  add_split<FloatType::float32, Write::nothing>(x, n, Unscaled{}, largest, smallest, s.bits, result.squares);
+}
+
+// n <= kNormBlock elements. At most 2^30 elements between normalisations of the sum.
+template <FloatType kType, Write kWrite, class T>
+void add_block(const T* x, size_t n, const Unscaled& unscaled, GradientNorm& result) {
+  constexpr Significance s = significance(kType);
+  Extent extent;
+  if constexpr (kType == FloatType::float32) {
+    extent = extent_of(x, n);
+  } else {
+    extent = extent_of(x, n, kType);
+  }
+  const int largest = exponent_of(extent.largest, s.least), smallest = exponent_of(extent.smallest, s.least);
+  const bool ordinary = extent.largest != 0 && extent.largest < kInfinity;
+  if (kType == FloatType::bfloat16 && ordinary && largest - smallest <= kPlainSpan) {
+    add_plain<kType, kWrite>(x, n, unscaled, smallest, result.squares);
+  } else if (ordinary && largest - smallest <= s.span) {
+    add_split<kType, kWrite>(x, n, unscaled, largest, smallest, s.bits, result.squares);
+  } else {
+    float wide[kNormBlock];
+    for (size_t i = 0; i < n; ++i) {
+      if constexpr (kType == FloatType::float32) {
+        wide[i] = x[i];
+      } else {
+        wide[i] = kType == FloatType::float16 ? widen_float16(x[i]) : widen_bfloat16(x[i]);
+      }
+    }
+    if (unscaled.out != nullptr) {
+      for (size_t i = 0; i < n; ++i) unscaled.out[i] = wide[i] * unscaled.factor;
+    }
+    add_with_care(wide, n, s, result);
+  }
+}
+
+template <FloatType kType, Write kWrite, class T>
+void add_blocks(const T* x, size_t n, Unscaled unscaled, GradientNorm& result) {
+  for (size_t at = 0; at < n; at += kNormBlock) {
+    const size_t size = n - at < kNormBlock ? n - at : kNormBlock;
+    add_block<kType, kWrite>(x + at, size, unscaled, result);
+    if (kWrite != Write::nothing) unscaled.out += size;
+  }
+}
+
+template <FloatType kType, class T>
+void add_range(const T* x, size_t n, const Unscaled& unscaled, GradientNorm& result) {
+  if (unscaled.out == nullptr) return add_blocks<kType, Write::nothing>(x, n, unscaled, result);
+  if (unscaled.stream) return add_blocks<kType, Write::past_caches>(x, n, unscaled, result);
+  add_blocks<kType, Write::here>(x, n, unscaled, result);
 }
 
 }  // namespace
