@@ -1,5 +1,9 @@
 # The CUDA plug-in, built by nvcc directly: CMake 3.25 does not know CUDA's C++20, and asking it for the language would add
 # seconds to every configuration. Without nvcc the plug-in is left out; everything else is the same.
+option(FSDPCTL_WITH_CUDA "Build the CUDA plug-in, if there is an nvcc" ON)
+if(NOT FSDPCTL_WITH_CUDA)
+  return()
+endif()
 set(FSDPCTL_CUDA_ARCHITECTURES 80 90 100 CACHE STRING "GPU architectures of the plug-in; PTX of the last one for newer ones")
 set(toolkit $ENV{XDG_CACHE_HOME})
 if(NOT toolkit)

@@ -2,8 +2,10 @@
 # Installs what fsdpctl is built and tested with. Safe to repeat: does nothing that is done already.
 #
 #   scripts/setup.sh packages     Debian packages (scripts/packages.txt); needs root only if some are missing
+#   scripts/setup.sh cuda         nvcc for the CUDA plug-in, if there is none, in the user's cache (about 300 MB)
 #   scripts/setup.sh torch        real PyTorch for the tests, in a virtual environment in the user's cache (about 5 GB)
-#   scripts/setup.sh              both
+#   scripts/setup.sh              these three
+#   scripts/setup.sh sanitizer    compute-sanitizer, for a machine with a GPU (tests/gpu/run.sh)
 #
 # The user's own Python is never touched.
 set -euo pipefail
@@ -48,10 +50,66 @@ setup_packages() {
   say "packages installed"
 }
 
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/fsdpctl
+
+# ---- nvcc
+
+toolkit=$cache/cuda-13.0   # where cmake/CudaPlugin.cmake looks, too
+
+# As in cmake/CudaPlugin.cmake: release 13.0 or newer.
+is_nvcc() { "$1" --version 2> /dev/null | grep -Eq 'release (1[3-9]|[2-9][0-9])\.'; }
+
+# install_wheels FOLDER REQUIREMENTS PROGRAM: unpacks pinned wheels into FOLDER, all or nothing; PROGRAM is one of theirs.
+install_wheels() {
+  local building
+  mkdir -p "$cache"
+  building=$(mktemp -d "$1.building-XXXXXX")
+  if python3 -m venv "$building/pip" &&
+     "$building/pip/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+         --target "$building/wheels" -r "$2" &&
+     "$building/wheels/$3" --version > /dev/null; then
+    rm -rf "$1"
+    mv -T "$building/wheels" "$1" 2> /dev/null || true   # somebody else was faster
+  fi
+  rm -rf "$building"
+  [ -x "$1/$3" ]
+}
+
+setup_cuda() {
+  local nvcc
+  for nvcc in "${CUDA_PATH:-/usr/local/cuda}/bin/nvcc" nvcc "$toolkit/nvidia/cu13/bin/nvcc"; do
+    if is_nvcc "$nvcc"; then
+      say "nvcc is there: $(command -v "$nvcc")"
+      return
+    fi
+  done
+  say "installing nvcc into $toolkit (about 300 MB)"
+  if install_wheels "$toolkit" scripts/cuda-requirements.txt nvidia/cu13/bin/nvcc; then
+    say "nvcc installed"
+  elif [ "${CI:-}" = true ]; then
+    die "nvcc could not be installed (see above)"
+  else
+    say "nvcc could not be installed (see above); the build will leave the CUDA plug-in out"
+  fi
+}
+
+# ---- compute-sanitizer
+
+sanitizer=$cache/compute-sanitizer-13.0   # where tests/gpu/run.sh looks, too
+
+setup_sanitizer() {
+  if [ -x "$sanitizer/nvidia/cu13/bin/compute-sanitizer" ]; then
+    say "compute-sanitizer is there: $sanitizer"
+  elif install_wheels "$sanitizer" scripts/sanitizer-requirements.txt nvidia/cu13/bin/compute-sanitizer; then
+    say "compute-sanitizer installed into $sanitizer"
+  else
+    die "compute-sanitizer could not be installed (see above)"
+  fi
+}
+
 # ---- real PyTorch
 
 requirements=tests/torch-requirements.txt
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/fsdpctl
 environment=$cache/torch-$(sed -n 's/^torch==//p' $requirements)
 
 # Has exactly the pinned versions. With `import` also imports them, which takes seconds.
@@ -94,7 +152,9 @@ setup_torch() {
 
 case "${1:-all}" in
   packages) setup_packages ;;
+  cuda) setup_cuda ;;
   torch) setup_torch ;;
-  all) setup_packages; setup_torch ;;
-  *) die "unknown step '$1': packages or torch" ;;
+  sanitizer) setup_sanitizer ;;
+  all) setup_packages; setup_cuda; setup_torch ;;
+  *) die "unknown step '$1': packages, cuda, torch or sanitizer" ;;
 esac

@@ -27,7 +27,10 @@ void put_file(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-std::string test_data(const std::string& name) { return std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/" + name; }
+std::string test_data(const std::string& name) {
+  const char* chosen = std::getenv("FSDPCTL_TEST_DATA");
+  return (chosen ? chosen : std::string(FSDPCTL_SOURCE_DIR) + "/tests/data") + "/" + name;
+}
 
 std::string shared_fixtures() {
   const char* chosen = std::getenv("FSDPCTL_FIXTURES");
