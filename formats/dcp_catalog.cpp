@@ -103,8 +103,11 @@ void DcpCatalog::match_items() {
 // ---- where items lie
 
 DcpCatalog::File& DcpCatalog::file_of(const DcpStorage& row) {
+  if (row.file == last_name_) return *last_file_;   // items of a file mostly come together
   const auto [at, is_new] = files_.try_emplace(row.file);
   File& file = at->second;
+  last_name_ = row.file;
+  last_file_ = &file;
   if (!is_new) return file;
   const std::string name(metadata_.names[row.file]);
   file.rank = dcp_rank(name);
@@ -270,7 +273,7 @@ void DcpCatalog::add_chunks(TensorIndex tensor, const DcpEntry& entry) {
     }
     if (!usable_[s]) continue;               // reported
     const DcpStorage& row = metadata_.storage[s];
-    const File& file = files_.at(row.file);
+    const File& file = file_of(row);
     Piece piece;
     piece.tensor = tensor;
     piece.rank = file.rank;
@@ -296,6 +299,7 @@ TensorIndex DcpCatalog::tensor_for(uint32_t e, const DcpLeaf* known) {
   TensorIndex tensor = known != nullptr ? known->tensor : kNoTensor;
   if (tensor == kNoTensor) {
     tensor = checkpoint_.add_tensor(entry.dtype, entry.shape);
+    if (metadata_.arena == checkpoint_.arena) checkpoint_.tensors[tensor].key = entry.fqn;   // what it mostly will be
   } else if (const TensorInfo& info = checkpoint_.tensors[tensor]; info.dtype != entry.dtype || !equal(info.shape, entry.shape)) {
     sink_.report(damage("ranks disagree about a tensor", entry.fqn)
                      .saw(fmt::format("{} {}", dtype_name(info.dtype), dims_text(info.shape)),
@@ -315,7 +319,7 @@ void DcpCatalog::add_value(uint32_t e, DcpLeaf& leaf) {
   }
   if (!usable_[s]) return;                   // reported
   const DcpStorage& row = metadata_.storage[s];
-  const File& file = files_.at(row.file);
+  const File& file = file_of(row);
   const DcpByteItem item{file.source, file.rank, row.offset, row.length, row.transform_count > 0, entry.fqn};
   content_.zstd = content_.zstd || item.zstd;
   if (leaf.value == DcpLeaf::kNoValue) {

@@ -84,6 +84,8 @@ class DcpCatalog {
   std::vector<uint32_t> item_of_value_;       // by entry, for byte items
   std::vector<bool> usable_;                  // rows of storage whose bytes are there
   std::unordered_map<uint32_t, File> files_;  // by name
+  uint32_t last_name_ = kNone;                // and the file that was asked for last
+  File* last_file_ = nullptr;
   std::unordered_map<uint32_t, std::vector<uint32_t>> sorted_;   // entry: its chunks by offset, where hints were of no use
   std::unordered_map<uint32_t, uint32_t> same_as_;               // entry: an earlier one with bytes of it
   std::unordered_map<uint32_t, TensorIndex> tensor_of_;          // entries that others are the same as

@@ -12,14 +12,17 @@ namespace {
 
 constexpr size_t kMaxDims = 64;
 
-// Fields by their keys; none where absent.
+// Fields by their keys; none where absent. Fast where they come in the order of `words`, which is that of PyTorch.
 template <size_t count>
 std::array<Cell, count> find(std::span<const Cell> fields, const std::array<DcpFold::Word, count>& words) {
   std::array<Cell, count> found{};
+  size_t next = 0;
   for (size_t f = 0; f + 1 < fields.size(); f += 2) {
-    if (!fields[f].is(Cell::string)) continue;
-    for (size_t w = 0; w < count; ++w) {
-      if (fields[f].ref() == words[w]) found[w] = fields[f + 1];
+    const Cell key = fields[f];
+    for (size_t tried = 0; tried < count; ++tried, next = next + 1 < count ? next + 1 : 0) {
+      if (key != Cell(Cell::string, 0, words[next])) continue;
+      found[next] = fields[f + 1];
+      break;
     }
   }
   return found;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -29,7 +30,7 @@ class NameTable {
 
  private:
   static constexpr uint32_t kUnknown = 0xFFFFFFFF;
-  bool is(uint32_t name, std::string_view text) const { return name < texts_.size() && texts_[name] == text; }
+  bool is(uint32_t name, std::string_view text) const;
   bool predict(std::string_view text);
   uint32_t word(std::string_view text) const;
   uint64_t hash(std::string_view text) const;
@@ -49,5 +50,19 @@ class NameTable {
   size_t used_ = 0;
   uint64_t seed_;
 };
+
+// Names mostly differ at their end.
+inline bool NameTable::is(uint32_t name, std::string_view text) const {
+  if (name >= texts_.size() || texts_[name].size() != text.size()) return false;
+  const char *a = texts_[name].data(), *b = text.data();
+  const size_t n = text.size();
+  uint64_t x = 0, y = 0;
+  if (n >= sizeof x) {
+    std::memcpy(&x, a + n - sizeof x, sizeof x);
+    std::memcpy(&y, b + n - sizeof y, sizeof y);
+    if (x != y) return false;
+  }
+  return n == 0 || std::memcmp(a, b, n) == 0;
+}
 
 }  // namespace fsdpctl

@@ -118,14 +118,14 @@ class Reader {
     std::stable_sort(content_.leaves.begin(), content_.leaves.end(), [](const DcpLeaf& a, const DcpLeaf& b) {
       return std::pair(a.element_count == 0, a.first_element) < std::pair(b.element_count == 0, b.first_element);
     });
-    PathTree tree;
+    PathTree tree(content_.leaves.size());
     for (const DcpLeaf& leaf : content_.leaves) {
       if (leaf.tensor == kNoTensor && leaf.value == DcpLeaf::kNoValue) continue;
       Value value = leaf.tensor != kNoTensor ? Value::tensor(TensorLeaf{leaf.tensor, false, false}) : values[leaf.value];
       const DcpPathElement flat{leaf.fqn.data(), static_cast<uint32_t>(leaf.fqn.size()), 0};
       std::span<const DcpPathElement> path(&flat, 1);   // what planner_data does not know stays flat
       if (leaf.element_count > 0) path = std::span(content_.elements).subspan(leaf.first_element, leaf.element_count);
-      tree.put(path, std::move(value));
+      tree.put(leaf.fqn, path, std::move(value));
     }
     content_.elements = {};
     content_.leaves = {};

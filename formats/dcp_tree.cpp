@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
+#include <unordered_set>
 
 namespace fsdpctl {
 namespace {
@@ -18,9 +20,27 @@ bool same_key(const DcpPathElement& a, const DcpPathElement& b) {
 
 std::string element_text(const DcpPathElement& e) { return e.is_key() ? std::string(e.key()) : std::to_string(e.index); }
 
+// Are the elements, joined by dots, this name?
+bool joins_to(std::span<const DcpPathElement> path, std::string_view fqn) {
+  for (const DcpPathElement& e : path) {
+    char digits[20];
+    std::string_view text = e.key();
+    if (!e.is_key()) text = {digits, std::to_chars(digits, digits + sizeof digits, e.index).ptr};
+    if (!fqn.starts_with(text)) return false;
+    fqn.remove_prefix(text.size());
+    if (&e == &path.back()) return fqn.empty();
+    if (!fqn.starts_with('.')) return false;
+    fqn.remove_prefix(1);
+  }
+  return false;
+}
+
 }  // namespace
 
-PathTree::PathTree() : nodes_(1), index_(1024) { nodes_[0].shape = Shape::mapping; }
+PathTree::PathTree(size_t leaves) : nodes_(1), index_(1024) {
+  nodes_.reserve(leaves + leaves / 8 + 16);
+  nodes_[0].shape = Shape::mapping;
+}
 
 size_t PathTree::slot(uint32_t parent, const DcpPathElement& key) const {
   const size_t text = key.is_key() ? std::hash<std::string_view>()(key.key()) : key.index;
@@ -34,52 +54,69 @@ size_t PathTree::slot(uint32_t parent, const DcpPathElement& key) const {
 }
 
 void PathTree::grow() {
-  index_.assign(2 * index_.size(), 0);
-  for (uint32_t n = 1; n < nodes_.size(); ++n) index_[slot(nodes_[n].parent, nodes_[n].key)] = n;
+  index_.assign(4 * index_.size(), 0);
+  for (uint32_t n = 1; n < nodes_.size(); ++n) {
+    if (nodes_[n].shape != Shape::leaf) index_[slot(nodes_[n].parent, nodes_[n].key)] = n;
+  }
 }
 
-uint32_t PathTree::child(uint32_t parent, const DcpPathElement& key) {
+// A new child.
+uint32_t PathTree::add(uint32_t parent, const DcpPathElement& key) {
   const Shape wanted = key.is_key() ? Shape::mapping : Shape::list;
   Shape& shape = nodes_[parent].shape;
   if (shape == Shape::unknown) shape = wanted;
   if (shape != wanted) {
     throw Error(Exit::damaged, "paths of the state dict contradict each other").key(path_text(parent));
   }
-  const size_t at = slot(parent, key);
-  if (index_[at] != 0) return index_[at];
   const auto made = static_cast<uint32_t>(nodes_.size());
-  index_[at] = made;
-  Node node;
-  node.key = key;
-  node.parent = parent;
-  nodes_.push_back(std::move(node));
+  nodes_.emplace_back();
+  nodes_.back().key = key;
+  nodes_.back().parent = parent;
   Node& holder = nodes_[parent];
   (holder.children == 0 ? holder.first_child : nodes_[holder.last_child].next) = made;
   holder.last_child = made;
   ++holder.children;
-  if (2 * nodes_.size() > index_.size()) grow();
   return made;
 }
 
-void PathTree::put(std::span<const DcpPathElement> path, Value value) {
+// The child of this key that is no leaf, a new one if it is new.
+uint32_t PathTree::branch(uint32_t parent, const DcpPathElement& key) {
+  if (const uint32_t known = index_[slot(parent, key)]; known != 0) return known;
+  const uint32_t made = add(parent, key);
+  nodes_[parent].has_branches = true;
+  index_[slot(parent, key)] = made;
+  if (2 * ++branches_ > index_.size()) grow();
+  return made;
+}
+
+void PathTree::put(std::string_view fqn, std::span<const DcpPathElement> path, Value value) {
   if (path.empty() || path.size() > kMaxDepth) throw Error(Exit::damaged, "path of the state dict is empty or too long");
+  named_by_path_ = named_by_path_ && joins_to(path, fqn);
+  const std::span<const DcpPathElement> branches = path.first(path.size() - 1);
   uint32_t at = 0;
-  bool shared = true;                        // so far the same as the path before
-  for (size_t i = 0; i < path.size(); ++i) {
-    shared = shared && i + 1 < last_.size() && same_key(nodes_[last_[i]].key, path[i]);
-    if (shared) {
-      at = last_[i];
-      continue;
-    }
-    at = child(at, path[i]);
-    last_.resize(i);
-    last_.push_back(at);
+  size_t shared = 0;                         // with the path before
+  for (; shared < std::min(branches.size(), last_.size()); ++shared) {
+    if (!same_key(nodes_[last_[shared]].key, branches[shared])) break;
+    at = last_[shared];
   }
-  last_.resize(path.size());
-  Node& leaf = nodes_[at];
-  if (leaf.shape != Shape::unknown) throw Error(Exit::damaged, "two values of the state dict have one path").key(path_text(at));
-  leaf.shape = Shape::leaf;
-  leaf.value = std::move(value);
+  last_.resize(shared);
+  for (const DcpPathElement& key : branches.subspan(shared)) last_.push_back(at = branch(at, key));
+  const uint32_t leaf = add(at, path.back());
+  nodes_[at].has_leaves = true;
+  nodes_[leaf].shape = Shape::leaf;
+  nodes_[leaf].value = std::move(value);
+}
+
+// Two children of one key: branches were looked up, leaves only if their names do not tell.
+void PathTree::check_keys(uint32_t n) const {
+  const Node& node = nodes_[n];
+  if (!node.has_leaves || (named_by_path_ && !node.has_branches)) return;
+  std::unordered_set<std::string> seen;
+  seen.reserve(node.children);
+  for (uint32_t c = node.first_child; c != 0; c = nodes_[c].next) {
+    if (seen.insert(element_text(nodes_[c].key)).second) continue;
+    throw Error(Exit::damaged, "two values of the state dict have one path").key(path_text(c));
+  }
 }
 
 std::string PathTree::path_text(uint32_t node) const {
@@ -103,6 +140,7 @@ Value PathTree::build_list(const Node& node, FindingSink& sink) {
 Value PathTree::build(uint32_t n, FindingSink& sink) {
   Node& node = nodes_[n];
   if (node.shape == Shape::leaf) return std::move(node.value);
+  check_keys(n);
   if (node.shape == Shape::list) {
     if (node.children == 0) return Value::sequence(Kind::list, {});
     const uint64_t before = holes_;

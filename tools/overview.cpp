@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "lib/base/box.h"
 #include "lib/ckpt/placement.h"
@@ -26,10 +27,16 @@ void count_tensor(const Checkpoint& checkpoint, TensorIndex t, PartTotal& total)
 
 void count_placements(const Checkpoint& checkpoint, Overview& overview) {
   // Few distinct placements, many tensors: the text is made once for each.
-  std::map<std::string, uint64_t> texts;
+  std::map<std::tuple<StoredPlacement::Kind, int, uint64_t>, uint64_t> counts;
   for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
     if (checkpoint.tensors[t].role != Role::tensor) continue;
-    ++texts[placement_text(stored_placement(checkpoint, t))];
+    const StoredPlacement placement = stored_placement(checkpoint, t);
+    ++counts[{placement.kind, placement.dim, placement.cut_dims}];
+  }
+  std::map<std::string, uint64_t> texts;
+  for (const auto& [placement, tensors] : counts) {
+    const auto& [kind, dim, cut_dims] = placement;
+    texts[placement_text({.kind = kind, .dim = dim, .cut_dims = cut_dims})] += tensors;
   }
   overview.placements.assign(texts.begin(), texts.end());
   std::stable_sort(overview.placements.begin(), overview.placements.end(),

@@ -5,13 +5,14 @@
 
 namespace fsdpctl {
 namespace {
-constexpr size_t kBlock = 64 * 1024;
+constexpr size_t kFirstBlock = size_t{64} << 10;
+constexpr size_t kLargestBlock = size_t{2} << 20;   // a big page
 }
 
 std::byte* Arena::take(size_t bytes, size_t align) {
   const size_t skip = (align - reinterpret_cast<uintptr_t>(next_) % align) % align;
   if (next_ == nullptr || left_ < skip + bytes) {
-    const size_t block = std::max(kBlock, bytes);
+    const size_t block = std::max(std::clamp(total_, kFirstBlock, kLargestBlock), bytes);   // grow with what is stored
     blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(block));
     next_ = blocks_.back().get();   // new[] aligns for every fundamental type
     left_ = block;

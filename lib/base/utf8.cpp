@@ -12,6 +12,7 @@ bool is_utf8(std::string_view text, bool allow_surrogates) {
     uint64_t eight = 0;
     if (end - p >= 8 && (std::memcpy(&eight, p, 8), (eight & 0x8080808080808080) == 0)) {
       p += 8;
+      if (end - p < 8 && text.size() >= 16 && (std::memcpy(&eight, end - 8, 8), (eight & 0x8080808080808080) == 0)) return true;
       continue;
     }
     if (*p < 0x80) {

@@ -49,7 +49,8 @@ class Namer : public TreeVisitor {
     if (t >= named_.size()) throw Error(Exit::damaged, "tree refers to a tensor that is not there").key(std::string(path));
     if (!named_[t]) {
       named_[t] = true;
-      checkpoint_.tensors[t].key = checkpoint_.arena->store(path);
+      std::string_view& key = checkpoint_.tensors[t].key;   // perhaps set by the format already
+      if (key != path) key = checkpoint_.arena->store(path);
     } else if (leaf) {
       checkpoint_.aliases.push_back({std::string(path), t});
     }

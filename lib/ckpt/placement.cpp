@@ -20,6 +20,7 @@ struct Boxes {
 
 Boxes boxes_of(const Checkpoint& checkpoint, TensorIndex t) {
   Boxes boxes;
+  boxes.distinct.reserve(checkpoint.pieces_of(t).size());
   for (const Piece& piece : checkpoint.pieces_of(t)) {
     if (is_empty(piece.box)) continue;
     ++boxes.stored;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <random>
 #include <sstream>
 
 #include "formats/codec/pickle_reader.h"
@@ -217,6 +218,65 @@ TEST(DcpMetadata, WriterAndReaderAgree) {
   EXPECT_TRUE(m.old_homes);
   EXPECT_EQ(m.property_fields, 5u);
   EXPECT_TRUE(m.has_planner_data);
+}
+
+// Objects that look alike are taken at once; here they keep changing: dims, widths of numbers, names as texts and fetched, long names.
+TEST(DcpMetadata, ReadsObjectsThatLookDifferentInTurn) {
+  std::mt19937_64 random(7);
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+  constexpr uint64_t kTensors = 600;
+  std::string out;
+  DcpMetadataWriter writer(kTensors, out);
+  Lines expected, items;
+  std::vector<std::vector<int64_t>> offsets;
+  writer.begin();
+  writer.begin_items();
+  for (uint64_t n = 0; n < kTensors; ++n) {
+    std::vector<int64_t> shape, offset, size;
+    for (int64_t d = below(6); d > 0; --d) {
+      offset.push_back(below(uint64_t{1} << (1 + below(12))));
+      size.push_back(1 + below(uint64_t{1} << (1 + below(11))));
+      shape.push_back(offset.back() + size.back());
+    }
+    const std::string name = std::string(static_cast<size_t>(below(n % 50 == 0 ? 400 : 20)), 'n') + "." + std::to_string(n);
+    const DType dtype = n % 3 == 0 ? DType::bfloat16 : DType::float32;
+    writer.tensor(n, name, dtype, shape);
+    writer.chunk(offset, size);
+    writer.end_tensor();
+    expected.push_back(name + ": " + std::string(dtype_name(dtype)) + dims_text(shape) + " " + dims_text(offset) + dims_text(size));
+    items.push_back(name + dims_text(offset));
+    offsets.push_back(offset);
+  }
+  writer.end_items();
+  writer.end_state_dict();
+  writer.end_paths();
+  writer.file(0, "__0_0.distcp");
+  writer.file(7, "__7_0.distcp");
+  writer.begin_items();
+  for (uint64_t n = kTensors; n-- > 0;) {
+    const uint64_t file = n % 2 * 7, at = random() >> (10 + below(50)), length = random() >> (10 + below(50));
+    writer.tensor_item(n, file, offsets[n]);
+    writer.place(file, at, length);
+    expected.push_back(items[n] + " #" + std::to_string(file) + " __" + std::to_string(file) + "_0.distcp " + std::to_string(at) + "+" + std::to_string(length));
+  }
+  writer.end_items();
+  writer.end();
+  EXPECT_EQ(lines_of(fold(out)), expected);
+}
+
+// Names are looked up many at once; the second one comes in another batch than the first.
+TEST(DcpMetadata, RefusesANameThatIsListedTwice) {
+  std::string out;
+  DcpMetadataWriter writer(5000, out);
+  writer.begin();
+  for (uint64_t n = 0; n < 5000; ++n) {
+    if (n % 1000 == 0) writer.begin_items();
+    writer.bytes(n, "v" + std::to_string(n % 4999));
+    if (n % 1000 == 999) writer.end_items();
+  }
+  const Finding f = error_of([&] { fold(out); });
+  EXPECT_THAT(f.what, HasSubstr("listed twice"));
+  EXPECT_EQ(f.found, "v0");
 }
 
 std::string string_op(std::string_view text) { return "X"s + static_cast<char>(text.size()) + "\0\0\0"s + std::string(text); }
