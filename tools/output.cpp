@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/checksum.h"
@@ -14,6 +15,8 @@
 
 namespace fsdpctl {
 namespace {
+
+constexpr uint64_t kMostWorkers = 1 << 20;
 
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -75,6 +78,21 @@ void check_carried(const Job& job, const Target& target, Printer& printer) {
       .try_(errors[0].hint);
 }
 
+Share parse_worker(const std::string& text) {
+  Share share;
+  const char* const end = text.data() + text.size();
+  const auto [slash, index_code] = std::from_chars(text.data(), end, share.index);
+  bool good = index_code == std::errc() && slash != end && *slash == '/';
+  if (good) {
+    const auto [rest, count_code] = std::from_chars(slash + 1, end, share.count);
+    good = count_code == std::errc() && rest == end && share.index < share.count && share.count <= kMostWorkers;
+  }
+  if (good) return share;
+  throw Error(Exit::usage, "bad value")
+      .key("--worker")
+      .saw("I/N with I from 0 to N-1, such as 0/4 to 3/4", "'" + text + "'");
+}
+
 void print_changes(const std::vector<Change>& changes, Printer& printer) {
   size_t shown = 0;
   for (const Change& change : changes) {
@@ -94,7 +112,10 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
   std::string what =
       fmt::format("{}{}, {} {}, {}", job.format->name(), ranks ? fmt::format(" of {} ranks", job.world_size) : "",
                   count_text(result.files), result.files == 1 ? "file" : "files", size_text(result.bytes));
-  if (options.dry_run) {
+  if (options.worker && !options.dry_run && !result.published) {
+    what = fmt::format("share {} of {} is done ({}); the last worker to finish publishes", options.worker->index,
+                       options.worker->count, size_text(result.bytes_written));
+  } else if (options.dry_run) {
     what = printer.paint(Style::attention, "would be written") + ": " + what + "; nothing was written";
   } else {
     what = printer.paint(Style::good, "written") + ": " + what +
@@ -102,7 +123,7 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
   }
   printer.text(fmt::format("{}: {}", printer.paint(Style::strong, visible(options.path)), what));
   if (result.bytes_resumed > 0) {
-    printer.row("resumed", size_text(result.bytes_resumed) + " were there from an interrupted run");
+    printer.row("resumed", size_text(result.bytes_resumed) + (options.worker ? " were written by others or earlier" : " were there from an interrupted run"));
   }
   print_changes(result.changes, printer);
   printer.record("summary", {{"schema_version", 1},
@@ -110,8 +131,10 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
                              {"format", job.format->name()},
                              {"world_size", job.world_size},
                              {"dry_run", options.dry_run},
+                             {"published", result.published},
                              {"files", result.files},
                              {"bytes", result.bytes},
+                             {"bytes_written", result.bytes_written},
                              {"bytes_resumed", result.bytes_resumed},
                              {"read_back", result.read_back},
                              {"fingerprint", hex64(result.fingerprint)},
@@ -128,6 +151,9 @@ void add_output_flags(CLI::App& app, OutputOptions& options) {
       "replace an existing OUT that is a checkpoint or empty, in one step and only when the new one is proven");
   app.add_flag("--dry-run", options.dry_run, "say what would be written, and write nothing");
   app.add_flag("--no-read-back", options.no_read_back, "do not read the output back to compare it with the source");
+  add_value(
+      app, "--worker", [&options](const std::string& text) { options.worker = parse_worker(text); }, "I/N",
+      "do share I (from 0) of N only: N processes that see the same files do the work together, and the last one publishes");
   app.add_flag("--follow-links", options.follow_links, "follow symbolic links that lead out of the checkpoint");
 }
 
@@ -167,6 +193,7 @@ Exit write_output(const Job& job, const OutputOptions& options, const Context& c
     how.force = options.force;
     how.read_back = !options.no_read_back;
     how.dry_run = options.dry_run;
+    how.worker = options.worker;
     how.arguments =
         fmt::format("{} {} {} {}", job.arguments, job.format->name(), job.world_size, target.max_shard_bytes);
     how.changes = job.changes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct OutputOptions {
   bool no_read_back = false;
   bool dry_run = false;
   bool follow_links = false;  // of the input
+  std::optional<Share> worker;
 };
 
 void add_output_flags(CLI::App& app, OutputOptions& options);

@@ -66,6 +66,12 @@ FileHandle FileHandle::open_write(const std::string& path) {
   return file;
 }
 
+FileHandle FileHandle::open_or_create(const std::string& path) {
+  FileHandle file = opened(path, O_RDWR | O_CREAT | O_NONBLOCK, "cannot open or create file");
+  require_regular(file);
+  return file;
+}
+
 std::optional<FileHandle> FileHandle::open_direct(const std::string& path, bool write) {
   const int fd = open_fd(path, (write ? O_RDWR : O_RDONLY) | O_DIRECT | O_NONBLOCK);
   if (fd >= 0) return FileHandle(fd, path);
@@ -154,10 +160,11 @@ void FileHandle::close() {
   if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) throw_system("cannot close file", path_, errno);
 }
 
-std::optional<FileLock> FileLock::try_lock(const std::string& path) {
+std::optional<FileLock> FileLock::try_lock(const std::string& path, Mode mode) {
+  const int how = mode == Mode::shared ? LOCK_SH : LOCK_EX;
   while (true) {
     FileHandle file = opened(path, O_RDWR | O_CREAT, "cannot open lock file");
-    const int rc = system_call("lock", path, [&] { return ::flock(file.fd(), LOCK_EX | LOCK_NB); });
+    const int rc = system_call("lock", path, [&] { return ::flock(file.fd(), how | LOCK_NB); });
     if (rc != 0 && errno == EWOULDBLOCK) return std::nullopt;
     if (rc != 0) throw_system("cannot lock file", path, errno);
     // Its holder may have removed it between our open and our lock: then the lock guards nothing.

@@ -38,6 +38,7 @@ class FileHandle {
   static FileHandle open_read(const std::string& path);          // must exist; regular file
   static FileHandle create(const std::string& path);             // must not exist; read and write
   static FileHandle open_write(const std::string& path);         // must exist; read and write
+  static FileHandle open_or_create(const std::string& path);     // read and write
   // O_DIRECT on an existing file, nullopt where the file system refuses it.
   static std::optional<FileHandle> open_direct(const std::string& path, bool write);
   // Unnamed file in `directory`, gone when closed.
@@ -83,10 +84,11 @@ std::string join_path(std::string_view directory, std::string_view name);
 std::string base_name(std::string_view path);                    // "b" of "a/b" and of "a/b/"
 std::string parent_path(std::string_view path);                  // "a" of "a/b", "." of "b"
 
-// An advisory lock on a file, held while the object lives.
+// An advisory lock on a file, held while the object lives: by one holder, or by several that share it.
 class FileLock {
  public:
-  static std::optional<FileLock> try_lock(const std::string& path);   // creates the file
+  enum class Mode : uint8_t { exclusive, shared };
+  static std::optional<FileLock> try_lock(const std::string& path, Mode mode = Mode::exclusive);   // creates the file
   FileLock(FileLock&&) = default;
 
  private:

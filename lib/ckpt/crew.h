@@ -16,7 +16,8 @@ class Crew {
  public:
   using Worker = std::function<void(uint64_t job)>;
 
-  Crew(const EngineOptions& options, uint64_t total_bytes) : options_(options), total_(total_bytes) {}
+  explicit Crew(const EngineOptions& options, uint64_t total_bytes = 0) : options_(options), total_(total_bytes) {}
+  void expect(uint64_t total_bytes) { total_ = total_bytes; }   // for progress; before run()
 
   // Calls make_worker once in each thread, and what it returns for every job in [0, jobs). Throws the first error.
   void run(int threads, uint64_t jobs, const std::function<Worker()>& make_worker);
@@ -29,7 +30,7 @@ class Crew {
   void keep_error();
 
   const EngineOptions& options_;
-  const uint64_t total_;
+  uint64_t total_;
   std::mutex mutex_;
   uint64_t done_ = 0;
   std::exception_ptr error_;

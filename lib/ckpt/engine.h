@@ -44,10 +44,27 @@ struct TransferResult {
   uint64_t bytes_resumed = 0;                  // taken over from the journal
 };
 
-// Writes plan's files below `directory` (created as needed; sizes set first). With `journal_path`, finished jobs are
-// appended there and those found there are not done again. Every file is synced before return.
+// Where finished jobs are noted, so that they are not done again.
+struct Journals {
+  std::string own;                             // appended to; empty: none is kept
+  std::vector<std::string> others;             // of other processes with the same plan; only read
+};
+
+// Writes plan's files below `directory` (created as needed; sizes set first), but for the jobs found in a journal. Every
+// file is synced before return.
 TransferResult transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
-                        const std::string& journal_path, const EngineOptions& options);
+                        const Journals& journals, const EngineOptions& options);
+
+// One of several processes that do the jobs of one plan together.
+struct Share {
+  uint64_t index = 0, count = 1;               // index < count
+};
+
+// Writes a share of the jobs only; on return they are synced and in the journal. When all shares are done, transfer() with all
+// journals writes what depends on the whole, and returns the sums. Returns the bytes written.
+uint64_t transfer_share(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
+                        const Journals& journals, const Share& share, const EngineOptions& options);
+bool all_jobs_done(const FilePlan& plan, const std::vector<std::string>& journals);
 
 // CRC-64 of the tensors (all when empty); the others' entries stay 0.
 std::vector<TensorSum> fingerprint(const Checkpoint& checkpoint, std::span<const TensorIndex> tensors,

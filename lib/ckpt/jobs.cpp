@@ -39,4 +39,11 @@ Job JobList::job(uint64_t number) const {
   return {file, begin, std::min(begin + job_bytes_, plan_[file]->size())};
 }
 
+JobRange JobList::of(const Share& share) const {
+  const auto begin = [&](uint64_t index) {
+    return size() / share.count * index + size() % share.count * index / share.count;
+  };
+  return {begin(share.index), begin(share.index + 1)};
+}
+
 }  // namespace fsdpctl

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/ckpt/engine.h"
 #include "lib/ckpt/layout.h"
 
 namespace fsdpctl {
@@ -19,6 +20,10 @@ struct Job {
   uint64_t begin = 0, end = 0;    // in the file
 };
 
+struct JobRange {
+  uint64_t begin = 0, end = 0;
+};
+
 class JobList {
  public:
   explicit JobList(const FilePlan& plan);
@@ -27,6 +32,8 @@ class JobList {
   Job job(uint64_t number) const;
   uint64_t jobs_of(size_t file) const { return starts_[file + 1] - starts_[file]; }
   uint64_t bytes() const { return bytes_; }
+  // The jobs that a share is to do: neighbours. Those of all shares are all jobs, each once.
+  JobRange of(const Share& share) const;
   // Tells plans apart that must not share a journal: paths, sizes and numbers of items.
   uint64_t plan_hash() const { return hash_; }
 

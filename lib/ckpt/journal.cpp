@@ -60,7 +60,37 @@ class Words {
   bool good_ = true;
 };
 
+// Returns where the good lines end: 0 for the journal of another plan.
+uint64_t read_lines(const FileHandle& file, uint64_t plan, const JournalVisitor& visit) {
+  const std::string first = header(plan);
+  std::string text;   // read but not yet understood
+  uint64_t end = 0;
+  JobRecord record;
+  for (uint64_t offset = 0;;) {
+    const size_t have = text.size();
+    text.resize(have + kRead);
+    const size_t n = file.read_some(offset, std::as_writable_bytes(std::span(text)).subspan(have));
+    text.resize(have + n);
+    offset += n;
+    size_t begin = 0;
+    bool good = n > 0;
+    for (size_t lf = text.find('\n', have); good && lf != std::string::npos; lf = text.find('\n', begin)) {
+      const std::string_view line(text.data() + begin, lf + 1 - begin);
+      good = end > 0 ? parse_journal_line(line, record) && visit(record) : line == first;
+      if (!good) break;
+      end += line.size();
+      begin = lf + 1;
+    }
+    if (!good) return end;
+    text.erase(0, begin);
+  }
+}
+
 }  // namespace
+
+void read_journal(const std::string& path, uint64_t plan, const JournalVisitor& visit) {
+  if (stat_path(path).kind == FileKind::file) read_lines(FileHandle::open_read(path), plan, visit);
+}
 
 std::string journal_line(const JobRecord& record) {
   std::string line;
@@ -104,34 +134,13 @@ bool parse_journal_line(std::string_view line, JobRecord& record) {
   return words.ended();
 }
 
-Journal::Journal(const std::string& path, uint64_t plan, const std::function<bool(const JobRecord&)>& visit) {
+Journal::Journal(const std::string& path, uint64_t plan, const JournalVisitor& visit) {
   const bool exists = stat_path(path).kind != FileKind::absent;
   file_ = exists ? FileHandle::open_write(path) : FileHandle::create(path);
-  const std::string first = header(plan);
-  std::string text;   // read but not yet understood
-  bool known_plan = false;
-  JobRecord record;
-  for (uint64_t offset = 0;;) {
-    const size_t have = text.size();
-    text.resize(have + kRead);
-    const size_t n = file_.read_some(offset, std::as_writable_bytes(std::span(text)).subspan(have));
-    text.resize(have + n);
-    offset += n;
-    size_t begin = 0;
-    bool good = n > 0;
-    for (size_t lf = text.find('\n', have); good && lf != std::string::npos; lf = text.find('\n', begin)) {
-      const std::string_view line(text.data() + begin, lf + 1 - begin);
-      good = known_plan ? parse_journal_line(line, record) && visit(record) : line == first;
-      if (!good) break;
-      known_plan = true;
-      end_ += line.size();
-      begin = lf + 1;
-    }
-    if (!good) break;
-    text.erase(0, begin);
-  }
+  end_ = read_lines(file_, plan, visit);
   file_.resize(end_);
-  if (!known_plan) {
+  if (end_ == 0) {
+    const std::string first = header(plan);
     file_.write(0, std::as_bytes(std::span(first)));
     end_ = first.size();
   }

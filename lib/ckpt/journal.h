@@ -37,11 +37,17 @@ struct JobRecord {
   std::vector<PieceRange> ranges;   // of pieces with a CRC-32 that it read in part
 };
 
+// Of each job that the journal calls finished; false ends the journal there, as if this line and those behind it had not
+// been written.
+using JournalVisitor = std::function<bool(const JobRecord&)>;
+
+// Reads the journal of another process, which may be writing it. Nothing where it is absent or of another plan.
+void read_journal(const std::string& path, uint64_t plan, const JournalVisitor& visit);
+
 class Journal {
  public:
-  // Opens or creates it. Calls visit(record) for each job that an earlier run of the same plan finished; false ends the
-  // journal there, as if this line and those behind it had not been written. The journal of another plan is begun anew.
-  Journal(const std::string& path, uint64_t plan, const std::function<bool(const JobRecord&)>& visit);
+  // Opens or creates it and reads what an earlier run of the same plan wrote. The journal of another plan is begun anew.
+  Journal(const std::string& path, uint64_t plan, const JournalVisitor& visit);
 
   void append(std::string_view line);   // see journal_line
 

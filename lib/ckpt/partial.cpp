@@ -2,14 +2,37 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "lib/base/checksum.h"
 
 namespace fsdpctl {
 namespace {
 
-constexpr std::string_view kInfix = ".partial-";
+constexpr std::string_view kInfix = ".partial-", kWorkerJournal = "journal-";
+constexpr auto kWait = std::chrono::milliseconds(50);
+
+std::vector<std::string> worker_journals(const std::string& directory) {
+  std::vector<std::string> found;
+  for (const std::string& name : list_directory(directory)) {
+    if (name.starts_with(kWorkerJournal)) found.push_back(join_path(directory, name));
+  }
+  return found;
+}
+
+// The lock of a partial directory, which is made if it is not there; nullopt while others hold it.
+std::optional<FileLock> lock_directory(const std::string& path, FileLock::Mode mode) {
+  const std::string lock_path = join_path(path, "lock");
+  // Another run may finish and remove the directory between our steps; then it is simply made again.
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    if (stat_path(path).kind == FileKind::absent) make_directories(path);
+    std::optional<FileLock> lock = FileLock::try_lock(lock_path, mode);
+    if (!lock || stat_path(lock_path).kind == FileKind::file) return lock;
+  }
+  throw Error(Exit::failed, "partial output keeps vanishing").at(path);
+}
 
 }  // namespace
 
@@ -31,32 +54,64 @@ std::string partial_id(const Checkpoint& checkpoint, const FilePlan& plan, std::
 }
 
 PartialDirectory::PartialDirectory(std::string path, FileLock lock) : path_(std::move(path)), lock_(std::move(lock)) {
-  continued_ = stat_path(journal()).kind == FileKind::file;
+  continued_ = stat_path(journal()).kind == FileKind::file || !worker_journals(path_).empty();
 }
 
 PartialDirectory PartialDirectory::open(const std::string& output, const std::string& id) {
   const std::string path = path_for(output, id);
-  const std::string lock_path = join_path(path, "lock");
-  // Another run may finish and remove the directory between our steps; then it is simply made again.
-  for (int attempt = 0; attempt < 10; ++attempt) {
-    if (stat_path(path).kind == FileKind::absent) make_directories(path);
-    std::optional<FileLock> lock = FileLock::try_lock(lock_path);
-    if (!lock) {
-      throw Error(Exit::failed, "output is being written by another run").at(path).try_("wait for it to end; the same command then continues or refuses");
-    }
-    if (stat_path(lock_path).kind == FileKind::file) return {path, *std::move(lock)};
-  }
-  throw Error(Exit::failed, "partial output keeps vanishing").at(path);
+  std::optional<FileLock> lock = lock_directory(path, FileLock::Mode::exclusive);
+  if (lock) return {path, *std::move(lock)};
+  throw Error(Exit::failed, "output is being written by another run").at(path).try_("wait for it to end; the same command then continues or refuses");
 }
 
+std::optional<PartialDirectory> PartialDirectory::open_after_workers(const std::string& output, const std::string& id) {
+  const std::string path = path_for(output, id);
+  if (stat_path(path).kind == FileKind::absent) return std::nullopt;   // another one was the last, and has published
+  std::optional<FileLock> lock = lock_directory(path, FileLock::Mode::exclusive);
+  if (!lock) return std::nullopt;
+  return PartialDirectory(path, *std::move(lock));
+}
+
+Journals PartialDirectory::journals() const { return {journal(), worker_journals(path_)}; }
+
 void PartialDirectory::start_again() {
+  for (const std::string& part : worker_journals(path_)) remove_tree(part);
   for (const std::string& part : {journal(), manifest(), data()}) remove_tree(part);
   continued_ = false;
 }
 
 void PartialDirectory::close_journal() {
+  for (const std::string& part : worker_journals(path_)) remove_tree(part);
   remove_tree(journal());
   sync_directory(path_);
+}
+
+WorkerDirectory::WorkerDirectory(std::string path, std::string name, FileLock shared, FileLock own)
+    : path_(std::move(path)), name_(std::move(name)), shared_(std::move(shared)), own_(std::move(own)) {}
+
+WorkerDirectory WorkerDirectory::open(const std::string& output, const std::string& id, const Share& share,
+                                      const std::atomic<bool>* cancel) {
+  const std::string path = PartialDirectory::path_for(output, id);
+  const std::string name = fmt::format("{}-of-{}", share.index, share.count);
+  while (true) {
+    if (cancel != nullptr && cancel->load()) throw Error(Exit::interrupted, "interrupted");
+    std::optional<FileLock> shared = lock_directory(path, FileLock::Mode::shared);
+    if (!shared) {
+      std::this_thread::sleep_for(kWait);
+      continue;
+    }
+    std::optional<FileLock> own = FileLock::try_lock(join_path(path, "worker-" + name));
+    if (own) return {path, name, *std::move(shared), *std::move(own)};
+    throw Error(Exit::failed, "another process does the same share").at(path).key("--worker").found_only(name).try_("give every process its own index");
+  }
+}
+
+Journals WorkerDirectory::journals() const {
+  Journals all = {join_path(path_, std::string(kWorkerJournal) + name_), worker_journals(path_)};
+  std::erase(all.others, all.own);
+  const std::string of_whole = join_path(path_, "journal");
+  if (stat_path(of_whole).kind == FileKind::file) all.others.push_back(of_whole);
+  return all;
 }
 
 // The journal goes first: without it a half-removed directory cannot be taken for finished work.

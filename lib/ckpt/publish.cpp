@@ -43,23 +43,52 @@ class Publication {
     result_.files = plan_.size();
     result_.free_bytes = free_bytes(parent_path(result_.path));
     const std::string id = partial_id(checkpoint_, plan_, options_.arguments);
+    result_.published = !options_.dry_run;
     if (options_.dry_run) return check_space(), std::move(result_);
 
     note_other_partials(id);
+    std::optional<PartialDirectory> partial = options_.worker ? after_share(id) : alone(id);
+    if (partial) finish(*partial);
+    result_.published = partial.has_value();
+    return std::move(result_);
+  }
+
+ private:
+  std::optional<PartialDirectory> alone(const std::string& id) const {
     PartialDirectory partial = PartialDirectory::open(result_.path, id);
     if (options_.force || !partial.continued()) partial.start_again();
     if (!partial.continued()) check_space();
-    const TransferResult moved = transfer(checkpoint_, plan_, partial.data(), partial.journal(), options_.engine);
+    return partial;
+  }
+
+  // Does the share of this worker. nullopt unless all the others' are done, too.
+  std::optional<PartialDirectory> after_share(const std::string& id) {
+    {
+      const auto directory = WorkerDirectory::open(result_.path, id, *options_.worker, options_.engine.cancel);
+      check_output();   // again: the others may have published while this one waited
+      result_.bytes_written =
+          transfer_share(checkpoint_, plan_, directory.data(), directory.journals(), *options_.worker, options_.engine);
+    }
+    std::optional<PartialDirectory> partial = PartialDirectory::open_after_workers(result_.path, id);
+    if (!partial) return std::nullopt;
+    const Journals known = partial->journals();
+    std::vector<std::string> paths = known.others;
+    paths.push_back(known.own);
+    if (!all_jobs_done(plan_, paths)) return std::nullopt;
+    return partial;
+  }
+
+  void finish(PartialDirectory& partial) {
+    const TransferResult moved = transfer(checkpoint_, plan_, partial.data(), partial.journals(), options_.engine);
+    result_.bytes_written += moved.bytes_written;
     result_.bytes_resumed = moved.bytes_resumed;
     prove(partial, moved.tensors);
     check_cancel();
     partial.close_journal();
     put_in_place(partial);
     clean_up(partial);
-    return std::move(result_);
   }
 
- private:
   // ---- before anything is written
 
   void check_output() {

@@ -6,6 +6,7 @@
 // name just before the file does.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,16 +21,19 @@ struct PublishOptions {
   bool force = false;                  // replace what is there; start a partial again instead of continuing it
   bool read_back = true;
   bool dry_run = false;
+  std::optional<Share> worker;         // this process does a share only; the last of all workers publishes
   std::string arguments;               // text that identifies the operation: part of the partial's id
   std::vector<Change> changes;         // for the manifest
 };
 
 struct PublishResult {
+  bool published = true;               // false: a dry run, or other workers are still to finish
   std::string path;
   std::string manifest;                // its path
   uint64_t files = 0;                  // manifest not counted
   uint64_t bytes = 0;
-  uint64_t bytes_resumed = 0;          // of them taken over from an earlier run
+  uint64_t bytes_written = 0;          // by this process
+  uint64_t bytes_resumed = 0;          // of all taken over from an earlier run, or from other workers
   uint64_t free_bytes = 0;             // on the output's file system, before
   uint64_t fingerprint = 0;            // of the output; 0 after a dry run
   uint64_t source_fingerprint = 0;     // of what was taken from the source, before casts
@@ -38,6 +42,9 @@ struct PublishResult {
 };
 
 // Writes `checkpoint` (already selected, renamed, cast; pieces resolved) with `format` to `output`.
+//
+// As a worker it does its share of the jobs; the last one to finish publishes all. Workers share nothing but the file system, and a
+// share that failed is done again by the same call. Then `force` replaces an existing output, but never starts a partial again.
 //
 // A dry run writes nothing and says what would be. Findings: partials that other commands left. Errors of can_carry are thrown; its
 // warnings are for the caller to list, who asks it before long work. Errors, with nothing under `output` changed: usage (output exists without

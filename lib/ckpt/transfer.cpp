@@ -37,8 +37,9 @@ AlignedBuffer aligned_buffer(uint64_t bytes) {
 class Transfer {
  public:
   Transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
-           const std::string& journal_path, const EngineOptions& options);
+           const Journals& journals, const EngineOptions& options);
   TransferResult run();
+  uint64_t run_share(const Share& share);
 
  private:
   class Worker;
@@ -49,10 +50,11 @@ class Transfer {
   };
 
   void find_files();
-  void open_journal();
+  void prepare();
+  void read_journals();
   bool resume(const JobRecord& record);
   void create_files();
-  void work();
+  void work(JobRange range);
   void keep_finished_jobs();
   void add(const JobRecord& record, size_t file);
   void finish_file(size_t file, OutputFile& output);
@@ -61,7 +63,7 @@ class Transfer {
   const Checkpoint& checkpoint_;
   const FilePlan& plan_;
   const std::string& directory_;
-  const std::string& journal_path_;
+  const Journals& journals_;
   const EngineOptions& options_;
   const JobList jobs_;
   GatherContext context_;
@@ -73,6 +75,7 @@ class Transfer {
   std::optional<Journal> journal_;
   std::optional<Commits> commits_;
   std::atomic<DirectMode> direct_mode_;
+  bool whole_ = true;                     // false: a share of the jobs
   TransferResult result_;
 };
 
@@ -90,7 +93,8 @@ class Transfer::Worker {
     const Job job = t_.jobs_.job(number);
     open(job.file);
     if (!t_.done_[number]) write(number, job);
-    if (t_.files_[job.file].jobs_left.fetch_sub(1) == 1) t_.finish_file(job.file, *output_);
+    // In a share, the files are finished by the process that knows all journals.
+    if (t_.whole_ && t_.files_[job.file].jobs_left.fetch_sub(1) == 1) t_.finish_file(job.file, *output_);
   }
 
  private:
@@ -126,45 +130,64 @@ class Transfer::Worker {
 };
 
 Transfer::Transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
-                   const std::string& journal_path, const EngineOptions& options)
+                   const Journals& journals, const EngineOptions& options)
     : checkpoint_(checkpoint),
       plan_(plan),
       directory_(directory),
-      journal_path_(journal_path),
+      journals_(journals),
       options_(options),
       jobs_(plan),
       context_(checkpoint),
       totals_(checkpoint),
-      crew_(options, jobs_.bytes()),
+      crew_(options),
       paths_(plan.size()),
       files_(plan.size()),
       done_(jobs_.size()),
       direct_mode_(options.direct ? DirectMode::untried : DirectMode::refused) {}
 
 TransferResult Transfer::run() {
-  find_files();
-  if (!journal_path_.empty()) open_journal();
-  create_files();
-  try {
-    work();
-  } catch (...) {
-    keep_finished_jobs();
-    throw;
-  }
+  prepare();
+  crew_.expect(jobs_.bytes());
+  crew_.advance(result_.bytes_resumed);
+  work({0, jobs_.size()});
   check_all_written();
   result_.tensors = totals_.sums();
   result_.bytes_written = jobs_.bytes() - result_.bytes_resumed;
   return std::move(result_);
 }
 
-void Transfer::work() {
+uint64_t Transfer::run_share(const Share& share) {
+  whole_ = false;
+  prepare();
+  const JobRange range = jobs_.of(share);
+  uint64_t bytes = 0;
+  for (uint64_t number = range.begin; number < range.end; ++number) {
+    const Job job = jobs_.job(number);
+    if (!done_[number]) bytes += job.end - job.begin;
+  }
+  crew_.expect(bytes);
+  work(range);
+  commits_->flush();
+  return bytes;
+}
+
+void Transfer::prepare() {
+  find_files();
+  read_journals();
+  create_files();
+}
+
+void Transfer::work(JobRange range) try {
   // More threads than processors: some wait for the disk.
   const int wanted = static_cast<int>(std::clamp(4 * std::thread::hardware_concurrency(), 12u, 16u));
-  const CrewSize size = crew_size(options_, wanted, jobs_.size(), kLeastMemory);
-  crew_.run(size.threads, jobs_.size(), [&]() -> Crew::Worker {
+  const CrewSize size = crew_size(options_, wanted, range.end - range.begin, kLeastMemory);
+  crew_.run(size.threads, range.end - range.begin, [&]() -> Crew::Worker {
     auto worker = std::make_shared<Worker>(*this, size.memory);
-    return [worker](uint64_t job) { (*worker)(job); };
+    return [worker, first = range.begin](uint64_t job) { (*worker)(first + job); };
   });
+} catch (...) {
+  keep_finished_jobs();
+  throw;
 }
 
 // After an error or a cancel: the next run need not do again what was done.
@@ -183,21 +206,24 @@ void Transfer::find_files() {
     paths_[i] = join_path(directory_, plan_[i]->path());
     file.jobs_left = jobs_.jobs_of(i);
     if (plan_[i]->needs_crc32()) file.crcs = std::make_unique<FileCrcs>(plan_[i]->item_count());
-    if (journal_path_.empty()) continue;
+    if (journals_.own.empty()) continue;
     const FileStat there = stat_path(paths_[i]);
     file.reused = there.kind == FileKind::file && !there.is_link && there.size == plan_[i]->size();
   }
 }
 
-void Transfer::open_journal() {
-  journal_.emplace(journal_path_, jobs_.plan_hash(), [this](const JobRecord& record) { return resume(record); });
+void Transfer::read_journals() {
+  const auto visit = [this](const JobRecord& record) { return resume(record); };
+  for (const std::string& path : journals_.others) read_journal(path, jobs_.plan_hash(), visit);
+  if (journals_.own.empty()) return;
+  journal_.emplace(journals_.own, jobs_.plan_hash(), visit);
   commits_.emplace(*journal_, paths_, options_.journal_interval);
-  if (result_.bytes_resumed > 0) crew_.advance(result_.bytes_resumed);
 }
 
 // False where the record cannot be of this operation, or its file is gone: then its job is not done.
 bool Transfer::resume(const JobRecord& record) {
-  if (record.job >= jobs_.size() || done_[record.job]) return false;
+  if (record.job >= jobs_.size()) return false;
+  if (done_[record.job]) return true;   // two journals may tell of it
   const Job job = jobs_.job(record.job);
   const File& file = files_[job.file];
   const auto known = [&](const auto& part, auto index, size_t limit) { return part.*index < limit; };
@@ -221,8 +247,8 @@ void Transfer::create_files() {
     if (file.reused) continue;
     const std::string parent = parent_path(paths_[i]);
     if (directories.insert(parent).second) make_directories(parent);
-    const bool overwrite = !journal_path_.empty() && stat_path(paths_[i]).kind == FileKind::file;
-    FileHandle handle = overwrite ? FileHandle::open_write(paths_[i]) : FileHandle::create(paths_[i]);
+    // With a journal an earlier run, or another process at this moment, may have created it.
+    FileHandle handle = journals_.own.empty() ? FileHandle::create(paths_[i]) : FileHandle::open_or_create(paths_[i]);
     handle.resize(plan_[i]->size());
     handle.preallocate(plan_[i]->size());
     handle.close();
@@ -257,8 +283,26 @@ void Transfer::check_all_written() const {
 }  // namespace
 
 TransferResult transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
-                        const std::string& journal_path, const EngineOptions& options) {
-  return Transfer(checkpoint, plan, directory, journal_path, options).run();
+                        const Journals& journals, const EngineOptions& options) {
+  return Transfer(checkpoint, plan, directory, journals, options).run();
+}
+
+uint64_t transfer_share(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
+                        const Journals& journals, const Share& share, const EngineOptions& options) {
+  return Transfer(checkpoint, plan, directory, journals, options).run_share(share);
+}
+
+bool all_jobs_done(const FilePlan& plan, const std::vector<std::string>& journals) {
+  const JobList jobs(plan);
+  std::vector<bool> done(jobs.size());
+  for (const std::string& path : journals) {
+    read_journal(path, jobs.plan_hash(), [&](const JobRecord& record) {
+      if (record.job >= done.size()) return false;
+      done[record.job] = true;
+      return true;
+    });
+  }
+  return std::all_of(done.begin(), done.end(), [](bool is) { return is; });
 }
 
 }  // namespace fsdpctl

@@ -34,7 +34,7 @@ struct Scene {
   Box whole(TensorIndex t) { return whole_box(*made.checkpoint.arena, made.checkpoint.tensors[t].shape); }
 
   TransferResult run(const EngineOptions& options, const std::string& name = "data", const std::string& journal = "") {
-    return transfer(made.checkpoint, plan, directory / name, journal.empty() ? "" : directory / journal, options);
+    return transfer(made.checkpoint, plan, directory / name, {journal.empty() ? "" : directory / journal, {}}, options);
   }
   void expect_written(const std::string& name = "data") const {
     for (const auto& file : plan) {
