@@ -74,10 +74,11 @@ class Window {
  public:
   Window(const Source& source, SourceIndex file) : source_(source), file_(file) {}
 
-  // Bytes of [begin, end), reading on up to `ahead` if they are not at hand.
-  Bytes get(uint64_t begin, uint64_t end, uint64_t ahead) {
+  // Bytes of [begin, end), reading on up to `ahead(begin, end)` if they are not at hand.
+  template <class Ahead>
+  Bytes get(uint64_t begin, uint64_t end, Ahead ahead) {
     if (begin < begin_ || end > begin_ + bytes_.size()) {
-      bytes_.resize(std::max(end, ahead) - begin);
+      bytes_.resize(std::max(end, ahead(begin, end)) - begin);
       source_.read(file_, begin, bytes_);
       begin_ = begin;
     }
@@ -176,16 +177,17 @@ void DcpItems::resolve_plain(const Checkpoint& checkpoint, std::span<Piece* cons
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece& piece = *pieces[i];
     const uint64_t begin = piece.offset, end = end_of(piece);
-    const auto following = pieces.subspan(i + 1);
+    const auto reading_on = [following = pieces.subspan(i + 1)](uint64_t from, uint64_t to) { return read_ahead(following, from, to); };
+    const auto no_more = [](uint64_t, uint64_t to) { return to; };
     guarded(checkpoint, piece, sink, [&] {
       Bytes head, tail;
       if (piece.length <= kWhole) {
-        head = tail = window.get(begin, end, read_ahead(following, begin, end));
+        head = tail = window.get(begin, end, reading_on);
       } else {
-        const Bytes at_hand = window.get(begin, begin + kItemHead, begin + kItemHead);
+        const Bytes at_hand = window.get(begin, begin + kItemHead, no_more);
         head_copy.assign(at_hand.begin(), at_hand.end());
         head = head_copy;
-        tail = window.get(end - kItemTail, end, read_ahead(following, end - kItemTail, end));
+        tail = window.get(end - kItemTail, end, reading_on);
       }
       const ZipRead read = [&](uint64_t at, std::span<std::byte> out) { source.read(file, begin + at, out); };
       const TensorItem item = read_tensor_item(head, tail, piece.length, read, name, begin);

@@ -61,6 +61,10 @@ std::string Sha256::hex() {
   return text;
 }
 
-std::string hex64(uint64_t value) { return fmt::format("{:016x}", value); }
+std::string hex64(uint64_t value) {
+  std::string text(16, '0');
+  for (size_t i = text.size(); i-- > 0; value >>= 4) text[i] = "0123456789abcdef"[value & 15];
+  return text;
+}
 
 }  // namespace fsdpctl

@@ -1,8 +1,5 @@
 // checkpoint_fingerprint() of engine.h: one number for everything that a checkpoint holds.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <iterator>
 #include <string>
 
 #include "lib/base/checksum.h"
@@ -45,7 +42,7 @@ class Lines final : public TreeVisitor {
  private:
   static std::string dims_json(Dims dims) {
     std::string text = "[";
-    for (size_t d = 0; d < dims.size(); ++d) text += fmt::format("{}{}", d == 0 ? "" : ",", dims[d]);
+    for (size_t d = 0; d < dims.size(); ++d) text.append(d == 0 ? "" : ",").append(std::to_string(dims[d]));
     return text + "]";
   }
 
@@ -58,7 +55,8 @@ class Lines final : public TreeVisitor {
 
   void add(std::string_view key, std::string_view type, std::string_view shape, uint64_t crc) {
     starts_.push_back(text_.size());
-    fmt::format_to(std::back_inserter(text_), "{}\t{}\t{}\t{:016x}\n", key, type, shape, crc);
+    for (const std::string_view field : {key, type, shape}) text_.append(field).append("\t");
+    text_.append(hex64(crc)).append("\n");
   }
 
   size_t length(size_t i) const { return (i + 1 < starts_.size() ? starts_[i + 1] : text_.size()) - starts_[i]; }

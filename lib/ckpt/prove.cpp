@@ -1,6 +1,7 @@
 #include "lib/ckpt/prove.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "lib/base/checksum.h"
@@ -80,7 +81,24 @@ void compare_values(const Checkpoint& written, const Proof& proof, const Excepti
   }
 }
 
+bool same_tensor(const TensorInfo& a, const TensorInfo& b) { return a.dtype == b.dtype && equal(a.shape, b.shape); }
+
+// Formats that keep the order of tensors need no map of all keys.
+bool match_in_order(const Checkpoint& written, const Checkpoint& reopened) {
+  if (!written.aliases.empty() || !reopened.aliases.empty() || written.tensors.size() != reopened.tensors.size()) return false;
+  for (TensorIndex t = 0; t < written.tensors.size(); ++t) {
+    const TensorInfo &was = written.tensors[t], &found = reopened.tensors[t];
+    if (was.key != found.key || !same_tensor(was, found)) return false;
+  }
+  return true;
+}
+
 std::vector<TensorIndex> match_tensors(const Checkpoint& written, const Checkpoint& reopened, const Exceptions& except) {
+  if (match_in_order(written, reopened)) {
+    std::vector<TensorIndex> source(reopened.tensors.size());
+    std::iota(source.begin(), source.end(), TensorIndex{0});
+    return source;
+  }
   const TensorMap in = all_keys(written), out = all_keys(reopened);
   std::vector<TensorIndex> source(reopened.tensors.size(), kNoTensor);
   for (const auto& entry : out) {
@@ -88,7 +106,7 @@ std::vector<TensorIndex> match_tensors(const Checkpoint& written, const Checkpoi
     const auto expected = in.find(entry.first);
     if (expected == in.end()) throw differs(entry.first, "no such tensor", tensor_text(found));
     const TensorInfo& was = written.tensors[expected->second];
-    if (was.dtype != found.dtype || !equal(was.shape, found.shape)) throw differs(entry.first, tensor_text(was), tensor_text(found));
+    if (!same_tensor(was, found)) throw differs(entry.first, tensor_text(was), tensor_text(found));
     TensorIndex& known = source[entry.second];
     if (known != kNoTensor && known != expected->second) throw differs(entry.first, "a tensor of its own", "the tensor of another key");
     known = expected->second;

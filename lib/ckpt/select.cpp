@@ -24,12 +24,17 @@ void cast_model(Checkpoint& selected, const Parts& parts, const std::vector<Tens
   }
 }
 
+bool takes_everything(const Selection& s) {
+  return s.model && s.optimizer && s.extra && s.drop.empty() && s.rename.empty() && !s.strip_wrappers && !s.cast && !s.fill_missing;
+}
+
 }  // namespace
 
 Checkpoint select(const Checkpoint& checkpoint, const Selection& selection, std::vector<Change>& changes) {
   if (selection.cast && (dtype_kind(*selection.cast) != DTypeKind::floating || *selection.cast == DType::float4_e2m1fn_x2)) {
     throw Error(Exit::usage, "dtype cannot be a target of --dtype").found_only(std::string(dtype_name(*selection.cast)));
   }
+  if (takes_everything(selection)) return checkpoint;
   const Parts parts = find_parts(checkpoint);
   NameMap names(parts, selection);
   std::optional<Value> tree = TreeEditor(checkpoint, parts, selection, names, changes).edit();
