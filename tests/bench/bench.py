@@ -6,6 +6,7 @@ Every contest: one discarded warm-up of each contestant, then alternating runs, 
 synced inside the timed part. Ratios count; absolute figures depend on the machine.
 """
 import argparse
+import importlib.metadata
 import json
 import os
 import platform
@@ -54,7 +55,8 @@ class Bench:
         path = os.path.join(self.o.work, kind)
         if not os.path.exists(path + ".made"):
             print(f"making data: {kind}", file=sys.stderr)
-            subprocess.run([sys.executable, os.path.join(HERE, "data.py"), kind, path], check=True, stderr=subprocess.DEVNULL)
+            command = [sys.executable, "-W", "ignore", os.path.join(HERE, "data.py"), kind, path, self.o.fsdpctl]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             open(path + ".made", "w").close()
         return path
 
@@ -83,10 +85,11 @@ class Bench:
             return float(seconds), 0.0
         return run
 
-    def contest(self, name, ours, rivals, runs=None):
-        """rivals: {label: (run, target ratio or None)}; the first contestant is fsdpctl. Ratio = rival's time / ours."""
+    def contest(self, name, kind, entries, runs=None):
+        """entries(data): (ours, {label: (run, target ratio or None)}). Ratio = rival's time / ours. Data is made for chosen contests only."""
         if self.o.only and self.o.only not in name:
             return
+        ours, rivals = entries(self.data(kind) if kind else None)
         contestants = {"fsdpctl": ours, **{label: run for label, (run, _) in rivals.items()}}
         seconds, peaks = {k: [] for k in contestants}, {k: 0.0 for k in contestants}
         for label, run in contestants.items():
@@ -112,38 +115,56 @@ class Bench:
                 remove(os.path.join(self.o.work, label))
 
     def run(self):
-        self.contest("start-up: fsdpctl --version (at most 0.010 s)", self.ours("--version"), {}, runs=20)
-        many = self.data("many")
-        self.contest("inspect: 100,000 tensors in 200,000 pieces", self.ours("inspect", many),
-                     {"read_metadata, warm interpreter": (self.peer("read_metadata", many), 20)})
-        out = self.out("many.pt")
-        self.contest("many: 100,000 x 1 KiB, DCP -> torch", self.ours("convert", many, "--to", "torch", "--no-read-back", out=out),
-                     {"dcp_to_torch_save": (self.peer("dcp_to_torch", many, self.out("peer.pt")), 50)}, runs=1)
-        self.contest("many: DCP -> safetensors, read back", self.ours("convert", many, "--to", "safetensors", out=self.out("many.safetensors")), {})
-        big = self.data("big")
-        read_back = (self.ours("convert", big, "--to", "torch", out=self.out("rb.pt")), None)
-        self.contest("big: DCP -> torch, 2 GiB, 4 ranks", self.ours("convert", big, "--to", "torch", "--no-read-back", out=self.out("big.pt")),
-                     {"dcp_to_torch_save": (self.peer("dcp_to_torch", big, self.out("peer.pt")), 3.5),
-                      "cp + sync": (self.copy(big, self.out("cp")), 0.9), "fsdpctl with read-back": read_back})
-        self.contest("big: DCP -> safetensors", self.ours("convert", big, "--to", "safetensors", "--part", "model", "--no-read-back",
-                                                         out=self.out("big.safetensors")),
-                     {"load all + save_file": (self.peer("merge_weights", big, self.out("peer")), 3)})
-        hf = self.data("hf")
-        self.contest("hf: per-rank safetensors -> safetensors", self.ours("convert", hf, "--to", "safetensors", "--no-read-back",
-                                                                         out=self.out("hf.safetensors")),
-                     {"consolidate_safetensors_files": (self.peer("consolidate", hf, self.out("peer")), 1.5)})
-        self.contest("big: reshard 4 -> 3, row shards", self.ours("reshard", big, "--world-size", "3", "--no-read-back", out=self.out("w3")),
-                     {"cp + sync": (self.copy(big, self.out("cp")), 0.9),
-                      "dcp.load + dcp.save, one process": (self.peer("dcp_reshard", big, self.out("peer")), 3)})
-        col = self.data("col")
-        self.contest("col: reshard 8 -> 3, column shards", self.ours("reshard", col, "--world-size", "3", "--no-read-back", out=self.out("w3")),
-                     {"cp + sync": (self.copy(col, self.out("cp")), 0.6),
-                      "dcp.load + dcp.save, one process": (self.peer("dcp_reshard", col, self.out("peer")), 3)})
-        self.contest("verify --data, warm", self.ours("verify", "--data", big),
-                     {"pread + CRC-64 + CRC-32, 2 threads": (self.floor("crc", big), 0.85), "pread, 2 threads": (self.floor("read", big), None)})
-        plan = self.data("plan")
-        self.contest("plan: 1,024 -> 768 ranks x 1,000 tensors (at most 2 s, 300 MiB)",
-                     self.ours("reshard", plan, "--world-size", "768", "--dry-run", out=self.out("plan")), {})
+        self.contest("start-up: fsdpctl --version (at most 0.010 s)", None, lambda _: (self.ours("--version"), {}), runs=20)
+        self.contest("inspect: 100,000 tensors in 200,000 pieces", "many", self.inspect_many, runs=2 * self.o.runs)
+        self.contest("many: 100,000 x 1 KiB, DCP -> torch", "many", self.many_to_torch, runs=1)
+        self.contest("many: DCP -> safetensors, read back", "many", self.many_to_safetensors)
+        self.contest("big: DCP -> torch, 2 GiB, 4 ranks", "big", self.big_to_torch)
+        self.contest("big: DCP -> safetensors", "big", self.big_to_safetensors)
+        self.contest("hf: per-rank safetensors -> safetensors", "hf", self.consolidate)
+        self.contest("big: reshard 4 -> 3, row shards", "big", lambda src: self.reshard(src, 0.9))
+        self.contest("col: reshard 8 -> 3, column shards", "col", lambda src: self.reshard(src, 0.6))
+        self.contest("verify --data, warm", "big", self.verify)
+        self.contest("plan: 1,024 -> 768 ranks x 1,000 tensors (at most 2 s, 300 MiB)", "plan",
+                     lambda src: (self.ours("reshard", src, "--world-size", "768", "--dry-run", out=self.out("plan")), {}))
+
+    # ---- the contests: fsdpctl, and its rivals
+
+    def convert(self, src, to, *more, out):
+        return self.ours("convert", src, "--to", to, *more, out=self.out(out))
+
+    def inspect_many(self, src):
+        return self.ours("inspect", src), {"read_metadata, warm interpreter": (self.peer("read_metadata", src), 20)}
+
+    def many_to_torch(self, src):
+        return (self.convert(src, "torch", "--no-read-back", out="many.pt"),
+                {"dcp_to_torch_save": (self.peer("dcp_to_torch", src, self.out("peer.pt")), 50)})
+
+    def many_to_safetensors(self, src):
+        return self.convert(src, "safetensors", out="many.safetensors"), {}
+
+    def big_to_torch(self, src):
+        return (self.convert(src, "torch", "--no-read-back", out="big.pt"),
+                {"dcp_to_torch_save": (self.peer("dcp_to_torch", src, self.out("peer.pt")), 3.5),
+                 "cp + sync": (self.copy(src, self.out("cp")), 0.9),
+                 "fsdpctl with read-back": (self.convert(src, "torch", out="rb.pt"), None)})
+
+    def big_to_safetensors(self, src):
+        return (self.convert(src, "safetensors", "--part", "model", "--no-read-back", out="big.safetensors"),
+                {"load all + save_file": (self.peer("merge_weights", src, self.out("peer")), 3)})
+
+    def consolidate(self, src):
+        return (self.convert(src, "safetensors", "--no-read-back", out="hf.safetensors"),
+                {"consolidate_safetensors_files": (self.peer("consolidate", src, self.out("peer")), 1.5)})
+
+    def reshard(self, src, copy_target):
+        return (self.ours("reshard", src, "--world-size", "3", "--no-read-back", out=self.out("w3")),
+                {"cp + sync": (self.copy(src, self.out("cp")), copy_target),
+                 "dcp.load + dcp.save, one process": (self.peer("dcp_reshard", src, self.out("peer")), 3)})
+
+    def verify(self, src):
+        return (self.ours("verify", "--data", src),
+                {"pread + CRC-64 + CRC-32, 2 threads": (self.floor("crc", src), 0.85), "pread, 2 threads": (self.floor("read", src), None)})
 
 
 def main():
@@ -158,10 +179,10 @@ def main():
     options.work = os.path.abspath(options.work)
     os.makedirs(options.work, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "2")
-    import torch
+    torch = importlib.metadata.version("torch")       # not imported: a child's peak memory begins with its parent's
 
     print(f"{os.cpu_count()} cores, {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB, {platform.system()}, "
-          f"torch {torch.__version__}; data in {options.runs} runs each, medians")
+          f"torch {torch}; data in {options.runs} runs each, medians")
     bench = Bench(options)
     bench.run()
     if options.json:

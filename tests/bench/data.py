@@ -1,15 +1,16 @@
-"""Data for the benchmark: checkpoints written by real PyTorch, and one that is metadata only.
+"""Data for the benchmark: checkpoints written by real PyTorch, one whose data fsdpctl wrote, and one that is metadata only.
 
-    data.py KIND OUT     KIND: big, col, many, hf, plan
+    data.py KIND OUT [FSDPCTL]     KIND: big, col, many, hf, plan; many needs the program
 
   big   2 GiB, 64 tensors, 4 ranks, row shards (Shard(0))
   col   2 GiB, 64 tensors, 8 ranks, column shards (Shard(1)), runs of 1 KiB
-  many  100,000 tensors of 1 KiB in 2 pieces each, 2 ranks
+  many  100,000 tensors of 1 KiB in 2 pieces each, 2 ranks: data by fsdpctl (PyTorch takes minutes), .metadata pickled by Python
   hf    2 GiB, 4 ranks, Hugging Face storage of DCP (per-rank safetensors)
   plan  1,024 ranks x 1,000 tensors: a real .metadata, the data files are sparse holes
 """
 import os
 import shutil
+import subprocess
 import sys
 
 import torch
@@ -17,13 +18,11 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 
-WORLD = {"big": 4, "hf": 4, "col": 8, "many": 2}
+WORLD = {"big": 4, "hf": 4, "col": 8}
 SCALE = float(os.environ.get("FSDPCTL_BENCH_SCALE", "1"))     # below 1: smaller data, for trying the benchmark itself
 
 
-def tensors(kind):
-    if kind == "many":
-        return {f"layers.{i // 100}.p{i % 100}.weight": (256,) for i in range(int(100_000 * SCALE))}
+def tensors():
     return {f"layers.{i}.weight": (4096, 2048) for i in range(max(1, int(64 * SCALE)))}
 
 
@@ -37,7 +36,7 @@ def save_rank(rank, world, kind, out, store):
     random = torch.Generator().manual_seed(rank)
     dim = 1 if kind == "col" else 0
     state = {}
-    for name, shape in tensors(kind).items():
+    for name, shape in tensors().items():
         local = list(shape)
         local[dim] //= world
         state[name] = DTensor.from_local(torch.randn(local, generator=random), mesh, [Shard(dim)], run_check=False)
@@ -48,6 +47,33 @@ def save_rank(rank, world, kind, out, store):
         dcp.save({"model": state}, checkpoint_id=out)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def save_many(out, fsdpctl):
+    """As 2 ranks would have saved it. When PyTorch gathers what the ranks say, no two objects share a string any more."""
+    import pickle
+
+    import numpy as np
+    from safetensors.numpy import save_file
+    from torch.distributed.checkpoint import metadata as M
+
+    rows = np.random.default_rng(0).standard_normal((int(100_000 * SCALE), 256), dtype=np.float32)
+    flat = out + ".safetensors"
+    save_file({f"model.layers.{i // 100}.p{i % 100}.weight": row for i, row in enumerate(rows)}, flat)
+    os.rmdir(out)
+    subprocess.run([fsdpctl, "convert", flat, "--to", "dcp", "--world-size", "2", "--no-read-back", "-q", "-o", out], check=True)
+    os.remove(flat)
+    os.remove(os.path.join(out, "fsdpctl.manifest.json"))      # of the .metadata that is replaced
+
+    def own(text):
+        return text.encode().decode()
+
+    md = dcp.FileSystemReader(out).read_metadata()
+    state = {own(k): v for k, v in md.state_dict_metadata.items()}
+    planner = {own(k): ("model", own(k)[len("model."):]) for k in state}
+    storage = {M.MetadataIndex(own(k.fqn), torch.Size(k.offset), k.index): v for k, v in md.storage_data.items()}
+    with open(os.path.join(out, ".metadata"), "wb") as f:
+        pickle.dump(M.Metadata(state, planner, storage), f)
 
 
 def save_plan(out, ranks=1024, count=1000):
@@ -83,6 +109,8 @@ def main():
     os.makedirs(out)
     if kind == "plan":
         return save_plan(out)
+    if kind == "many":
+        return save_many(out, sys.argv[3])
     store = out + ".store"
     mp.spawn(save_rank, (WORLD[kind], kind, out, store), nprocs=WORLD[kind])
     if os.path.exists(store):
