@@ -241,6 +241,10 @@ TensorItem read_any_item(uint64_t length, const ZipRead& read, const std::string
   Checkpoint scratch;
   FindingSink sink;
   const Value value = read_torch_archive(scratch, {read, length, name, base, 0}, 0, sink);
+  if (value.is(Kind::object)) {   // quantised, sparse, a subclass: nothing can carry it from here
+    throw Error(Exit::unsupported, "item is a special tensor, not a plain one")
+        .at(name).range(base, base + length).found_only(value.node<ObjectNode>().class_name());
+  }
   if (!value.is(Kind::tensor) || scratch.pieces.size() != 1) {
     throw Error(Exit::damaged, "item is not a tensor").at(name).range(base, base + length);
   }

@@ -154,6 +154,17 @@ std::vector<std::string> items_of(const std::string& path) {
   return items;
 }
 
+// Not damaged: PyTorch saves quantised tensors this way, but their quantiser has no place in any other format.
+TEST(TorchItem, SpecialTensorsAreRefusedByTheirKind) {
+  std::ifstream in(test_data("dcp-items/quantized.pt"), std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(in), {});
+  const ZipRead read = [&](uint64_t offset, std::span<std::byte> out) { std::memcpy(out.data(), bytes.data() + offset, out.size()); };
+  const Finding f = error_of([&] { read_tensor_item({}, {}, bytes.size(), read, "__0_0.distcp", 0); });
+  EXPECT_EQ(f.code, Exit::unsupported);
+  EXPECT_EQ(f.what, "item is a special tensor, not a plain one");
+  EXPECT_EQ(f.found, "torch._utils._rebuild_qtensor");
+}
+
 TEST(TorchItem, BothWaysAgreeOnRealItems) {
   if (shared_fixtures().empty()) GTEST_SKIP() << "no fixtures beside the repository";
   size_t tensors = 0, others = 0, fast_ones = 0;
