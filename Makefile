@@ -12,10 +12,12 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 
-.PHONY: build setup demo test bench lint install clean
+.PHONY: configure build setup demo test bench lint install clean
 
-build:
+configure:
 	cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=NOTICE
+
+build: configure
 	cmake --build $(BUILD)
 
 setup:
@@ -23,7 +25,8 @@ setup:
 
 demo:
 	scripts/setup.sh packages
-	$(MAKE) build
+	$(MAKE) configure
+	cmake --build $(BUILD) --target fsdpctl
 	scripts/demo.sh $(BUILD)/tools/fsdpctl
 
 test: setup

@@ -224,9 +224,7 @@ void DcpCatalog::check_overlaps() {
 void DcpCatalog::note_same_bytes(uint32_t a, uint32_t b) {
   const uint32_t x = std::min(metadata_.storage[a].entry, metadata_.storage[b].entry);
   const uint32_t y = std::max(metadata_.storage[a].entry, metadata_.storage[b].entry);
-  const bool x_bytes = metadata_.entries[x].is_bytes, y_bytes = metadata_.entries[y].is_bytes;
-  if (x != y && x_bytes && y_bytes) return;
-  if (x != y && !x_bytes && !y_bytes) {
+  if (x != y && !metadata_.entries[x].is_bytes && !metadata_.entries[y].is_bytes) {
     if (same_as_.contains(y)) return;        // asked before
     if (!same_tensor(metadata_.entries[x], metadata_.entries[y])) {
       sink_.report(damage("two tensors share some of their bytes", metadata_.entries[y].fqn)
@@ -237,6 +235,7 @@ void DcpCatalog::note_same_bytes(uint32_t a, uint32_t b) {
     return;
   }
   if (x == y && (is_empty_chunk(a) || is_empty_chunk(b))) return;
+  usable_[b] = usable_[b] && !metadata_.entries[metadata_.storage[b].entry].is_bytes;   // else one item could be read as many values
   sink_.report(damage("two items overlap in their file", metadata_.entries[y].fqn)
                    .saw("bytes of its own", fmt::format("bytes of {}", metadata_.entries[x].fqn)));
 }

@@ -5,16 +5,18 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lib/ckpt/placement.h"
+
 namespace fsdpctl {
 namespace {
 
 constexpr std::string_view kShardSuffix = ".distcp";
 
-// The number at the front, which goes; nullopt where there is none.
+// The number at the front, which goes; nullopt where there is none, or one that no rank can have.
 std::optional<int32_t> take_number(std::string_view& text) {
   int32_t n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (error != std::errc() || text.front() == '-') return std::nullopt;
+  if (error != std::errc() || text.front() == '-' || n >= kMaxWorldSize) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return n;
 }

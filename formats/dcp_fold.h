@@ -65,6 +65,7 @@ class DcpFold : public CellMeaning {
   };
   static constexpr uint32_t kNoName = 0xFFFFFFFF;
   static constexpr uint8_t kUnbuilt = 255;
+  static constexpr uint64_t kLeastChunk = 16;   // bytes of a pickle that even a shared chunk needs for its item
 
   // ---- objects (dcp_fold_objects.cpp)
   Cell make(DcpClass cls);
@@ -107,6 +108,7 @@ class DcpFold : public CellMeaning {
   std::vector<uint32_t> scratch_;
   std::array<Dims, 256> known_dims_;        // by a hash: most of a big file's dims are the same few
   bool has_metadata_ = false;
+  uint64_t claimed_chunks_ = 0, most_chunks_;   // of all tensors: sharing must not make much of little
 };
 
 }  // namespace fsdpctl

@@ -5,7 +5,7 @@
 namespace fsdpctl {
 
 // Room that is reserved and not used costs nothing, growing costs copies.
-DcpFold::DcpFold(CellStore& store, NameTable& names, uint64_t size, bool keep_all) : store_(store), names_(names), keep_all_(keep_all) {
+DcpFold::DcpFold(CellStore& store, NameTable& names, uint64_t size, bool keep_all) : store_(store), names_(names), keep_all_(keep_all), most_chunks_(size / kLeastChunk + 1) {
   out_.chunks.reserve(size / 100);
   out_.storage.reserve(size / 100);
   out_.elements.reserve(size / 100);

@@ -162,6 +162,8 @@ void DcpFold::take_chunks(TensorRow& row, std::span<const Cell> chunks) {
     }
     together = together && chunks[i].ref() == chunks[0].ref() + i;
   }
+  claimed_chunks_ += chunks.size();
+  if (claimed_chunks_ > most_chunks_) throw damaged_pickle("tensors share chunks that no items can be for");
   row.chunk_count = static_cast<uint32_t>(chunks.size());
   row.first_chunk = chunks.empty() ? 0 : chunks[0].ref();
   if (together) return;

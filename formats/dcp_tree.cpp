@@ -11,7 +11,7 @@ namespace fsdpctl {
 namespace {
 
 constexpr size_t kMaxDepth = 1000;
-constexpr uint64_t kMaxHoles = 1'000'000;
+constexpr uint64_t kMaxHoles = 65'536;
 
 bool same_key(const DcpPathElement& a, const DcpPathElement& b) {
   if (a.is_key() != b.is_key()) return false;

@@ -145,10 +145,12 @@ SafetensorsMetadata metadata_to_write(const Checkpoint& checkpoint, const Tensor
   if (!find_entry(metadata, "format")) metadata.emplace(metadata.begin(), "format", "pt");   // loaders check it
   std::vector<std::string_view> stored_name(checkpoint.tensors.size());
   for (const TensorName& name : names.stored) stored_name[name.tensor] = name.name;
-  const SafetensorsMetadata carried = metadata;
+  const SafetensorsMetadata entries = metadata;
+  std::unordered_set<std::string_view> carried;
+  for (const auto& entry : entries) carried.insert(entry.first);
   bool all_aliases = true;
   for (const TensorName& alias : names.aliases) {
-    if (is_reserved(alias.name) || find_entry(carried, alias.name)) all_aliases = false;
+    if (is_reserved(alias.name) || carried.count(alias.name) != 0) all_aliases = false;
     else metadata.emplace_back(alias.name, stored_name[alias.tensor]);
   }
   if (!all_aliases || !names_suffice(checkpoint.tree, names)) append_tree(checkpoint, names, metadata);

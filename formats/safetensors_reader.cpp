@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 #include <set>
+#include <string>
 #include <unordered_map>
 
 #include "formats/named_tensors.h"
@@ -74,6 +75,7 @@ class Reader {
   FindingSink& sink_;
   Checkpoint checkpoint_;
   SafetensorsMetadata metadata_;          // of all files and the index
+  std::unordered_map<std::string, size_t> metadata_index_;
   std::vector<std::string_view> names_;   // by tensor
   std::set<uint32_t> unreadable_;         // shards that were reported
   Dims zeros_;
@@ -117,13 +119,12 @@ void Reader::add_tensor(SourceIndex file, uint64_t data_offset, const Safetensor
 void Reader::merge_metadata(const SafetensorsMetadata& more, const std::string& file_name) {
   for (const auto& entry : more) {
     if (entry.first == kShardingInfoKey) continue;   // differs from file to file
-    const auto known = std::find_if(metadata_.begin(), metadata_.end(), [&](const auto& e) { return e.first == entry.first; });
-    if (known == metadata_.end()) {
-      metadata_.push_back(entry);
-    } else if (known->second != entry.second) {
-      sink_.report(warning("shards disagree about a metadata entry").at(file_name).key(entry.first)
-                       .saw(known->second.substr(0, 80), entry.second.substr(0, 80)));
-    }
+    const auto known = metadata_index_.emplace(entry.first, metadata_.size());
+    const std::string& first = known.second ? entry.second : metadata_[known.first->second].second;
+    if (known.second) metadata_.push_back(entry);
+    if (first == entry.second) continue;
+    sink_.report(warning("shards disagree about a metadata entry").at(file_name).key(entry.first)
+                     .saw(first.substr(0, 80), entry.second.substr(0, 80)));
   }
 }
 

@@ -45,12 +45,32 @@ setup_packages() {
   sudo apt-get install --no-install-recommends ${missing[*]}"
   fi
   say "installing: ${missing[*]}"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
+  export DEBIAN_FRONTEND=noninteractive
+  # An installation that was interrupted must be finished before apt-get does anything else.
+  [ -z "$(dpkg --audit)" ] || dpkg --configure -a > /dev/null
+  apt-get update -qq || true   # without network, what was fetched before may do
+  if ! apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null; then
+    die "apt-get could not install these packages (see above). They are Debian 12's; elsewhere, or without network, install
+  their equivalents (scripts/packages.txt says what each is for), then: make build"
+  fi
   say "packages installed"
 }
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/fsdpctl
+
+# One set-up at a time works in the cache. What an interrupted one left unfinished is removed: it has gigabytes.
+own_cache() {
+  mkdir -p "$cache"
+  exec 9> "$cache/setup.lock"
+  if ! flock -n 9; then
+    say "waiting for another set-up"
+    flock 9
+  fi
+  rm -rf "$cache"/*.building-*
+  trap 'rm -rf "$cache"/*.building-*' EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+}
 
 # ---- nvcc
 
@@ -62,14 +82,14 @@ is_nvcc() { "$1" --version 2> /dev/null | grep -Eq 'release (1[3-9]|[2-9][0-9])\
 # install_wheels FOLDER REQUIREMENTS PROGRAM: unpacks pinned wheels into FOLDER, all or nothing; PROGRAM is one of theirs.
 install_wheels() {
   local building
-  mkdir -p "$cache"
+  own_cache
   building=$(mktemp -d "$1.building-XXXXXX")
   if python3 -m venv "$building/pip" &&
      "$building/pip/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
          --target "$building/wheels" -r "$2" &&
      "$building/wheels/$3" --version > /dev/null; then
     rm -rf "$1"
-    mv -T "$building/wheels" "$1" 2> /dev/null || true   # somebody else was faster
+    mv -T "$building/wheels" "$1"
   fi
   rm -rf "$building"
   [ -x "$1/$3" ]
@@ -131,7 +151,11 @@ setup_torch() {
     return
   fi
   say "installing real PyTorch for the tests into $environment (about 5 GB, some minutes)"
-  mkdir -p "$cache"
+  own_cache
+  if check_environment "$environment"; then
+    say "it is there now"
+    return
+  fi
   local building
   building=$(mktemp -d "$environment.building-XXXXXX")
   # Built under another name and renamed when it works: what bears the final name is whole.
@@ -140,11 +164,9 @@ setup_torch() {
      check_environment "$building" import; then
     grep -rIl --null "$building" "$building/bin" "$building/pyvenv.cfg" | xargs -0 -r sed -i "s|$building|$environment|g"
     rm -rf "$environment"
-    if mv -T "$building" "$environment" 2> /dev/null || check_environment "$environment"; then
-      rm -rf "$building"
-      say "real PyTorch installed"
-      return
-    fi
+    mv -T "$building" "$environment"
+    say "real PyTorch installed"
+    return
   fi
   rm -rf "$building"
   say "real PyTorch could not be installed (see above); the tests that need it will be reported as skipped"

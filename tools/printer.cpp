@@ -57,6 +57,17 @@ std::string painted(Style style, std::string_view text) {
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
+// The beginning and the end of a text that fills a screen: names in files may have megabytes.
+std::string shortened(std::string_view text) {
+  constexpr size_t kBegin = 400, kEnd = 200;
+  if (text.size() <= kBegin + kEnd + 100) return visible(text);
+  const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };   // in a UTF-8 sequence
+  size_t begin = kBegin, end = text.size() - kEnd;
+  while (begin > 0 && continues(begin)) --begin;
+  while (end < text.size() && continues(end)) ++end;
+  return fmt::format("{} ... {} bytes ... {}", visible(text.substr(0, begin)), end - begin, visible(text.substr(end)));
+}
+
 // Text of unknown origin may not be UTF-8: JSON must be.
 std::string dump(const Json& object) {
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -127,9 +138,9 @@ std::string Printer::finding_text(const Finding& finding, std::string_view progr
       fmt::format("{}{}: {}\n", program, colour ? painted(severity_style(finding.severity), name) : std::string(name),
                   visible(finding.what));
   const std::string where = finding.where.text(), saw = finding.saw_text();
-  if (!where.empty()) text += fmt::format("  where: {}\n", visible(where));
-  if (!saw.empty()) text += fmt::format("  saw:   {}\n", visible(saw));
-  if (!finding.hint.empty()) text += fmt::format("  try:   {}\n", visible(finding.hint));
+  if (!where.empty()) text += fmt::format("  where: {}\n", shortened(where));
+  if (!saw.empty()) text += fmt::format("  saw:   {}\n", shortened(saw));
+  if (!finding.hint.empty()) text += fmt::format("  try:   {}\n", shortened(finding.hint));
   return text;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -38,11 +39,22 @@ Machine::Machine(Bytes stream, PickleHandler& handler, const std::string& name, 
   memo_.assign(scan_.fetched.slots(), Value::token(kNotStoredType, 0));
 }
 
+namespace {
+
+// Sharing makes much of a short pickle only where somebody wants it to: a tree may have some values for each opcode.
+PickleLimits with_sharing_limited(PickleLimits limits, uint64_t opcodes) {
+  constexpr uint64_t kFree = 500'000, kPerOpcode = 16;
+  limits.expanded = std::min(limits.expanded, kFree + kPerOpcode * opcodes);
+  return limits;
+}
+
+}  // namespace
+
 PickleResult Machine::run() {
   try {
     PickleResult result;
     result.value = execute();
-    check_tree(result.value, limits_);
+    check_tree(result.value, with_sharing_limited(limits_, scan_.opcodes));
     result.consumed = scan_.consumed;
     result.protocol = scan_.protocol;
     return result;

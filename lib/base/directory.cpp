@@ -50,7 +50,7 @@ FileStat stat_path(const std::string& path) {
   FileStat result;
   struct stat info = {};
   if (::lstat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return result;
+    if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG) return result;   // no file has such a name
     throw_system("cannot examine file", path, errno);
   }
   result.is_link = S_ISLNK(info.st_mode);

@@ -105,6 +105,7 @@ TEST(File, StatDescribesLinksByTheirTarget) {
   EXPECT_EQ(stat_path(dir / "dangling").kind, FileKind::absent);
   EXPECT_TRUE(stat_path(dir / "dangling").is_link);
   EXPECT_EQ(stat_path(dir / "a/b").kind, FileKind::absent);
+  EXPECT_EQ(stat_path(dir / std::string(5000, 'x')).kind, FileKind::absent);
   EXPECT_EQ(stat_path(dir.path()).kind, FileKind::directory);
 }
 

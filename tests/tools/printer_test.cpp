@@ -122,6 +122,17 @@ TEST(Printer, NamesCannotSpeakToTheTerminal) {
   EXPECT_EQ(lines(f.err.text()), 4u);
 }
 
+TEST(Printer, AFindingFitsOnAScreenWhateverNamesAFileHas) {
+  Fixture f;
+  Finding hostile = mismatch();
+  hostile.where.key.clear();
+  for (int i = 0; i < 100'000; ++i) hostile.where.key += "\xc3\xa9";   // cut between characters
+  f.printer.error(Error(hostile));
+  EXPECT_LT(f.err.text().size(), 2000u);
+  EXPECT_NE(f.err.text().find(" bytes ... \xc3\xa9"), std::string::npos) << f.err.text();
+  EXPECT_NE(f.err.text().find("\xc3\xa9 ... "), std::string::npos);
+}
+
 TEST(Printer, JsonIsValidWhateverTheBytesAre) {
   Fixture f(json());
   f.printer.record("tensor", {{"key", "\xff\xfe\xed\xa0\x80 \x01\""}});
