@@ -1,7 +1,6 @@
 #include "formats/codec/deflated_storages.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -15,8 +14,26 @@ constexpr uint64_t kAlignment = 64;
 // Inflates members one after the other into one temporary file.
 class Spool {
  public:
-  Spool() : file_(FileHandle::temporary(std::filesystem::temp_directory_path().string())) {}
+  Spool() : file_(FileHandle::temporary(temporary_directory())) {}
 
+  // Where it begins here; nullopt where the member is damaged, which is reported for the tensor `key`.
+  std::optional<uint64_t> inflate_or_report(const Source& source, SourceIndex index, uint64_t base, const ZipMember& member,
+                                            std::string_view key, FindingSink& sink) {
+    try {
+      return inflate(source, index, base, member);
+    } catch (Error& e) {
+      if (e.code() != Exit::damaged) throw;
+      sink.report(e.in_tensor(key).finding());
+      return std::nullopt;
+    }
+  }
+
+  FileHandle finish() {
+    file_.resize(end_);
+    return std::move(file_);
+  }
+
+ private:
   uint64_t inflate(const Source& source, SourceIndex index, uint64_t base, const ZipMember& member) {
     const uint64_t begin = end_;
     const ZipRead read = [&](uint64_t offset, std::span<std::byte> out) { source.read(index, base + offset, out); };
@@ -26,12 +43,6 @@ class Spool {
     return begin;
   }
 
-  FileHandle finish() {
-    file_.resize(end_);
-    return std::move(file_);
-  }
-
- private:
   FileHandle file_;
   uint64_t end_ = 0;
 };
@@ -63,15 +74,9 @@ void DeflatedStorages::resolve(const Checkpoint& checkpoint, std::span<Piece* co
   for (const Piece* piece : pieces) {
     const uint32_t number = view_of(*piece).storage;
     if (begins.contains(number)) continue;
-    const Storage& s = storages_[number];
     if (!spool) spool.emplace();
-    try {
-      begins[number] = spool->inflate(*checkpoint.source, s.source, s.base, s.member);
-    } catch (Error& e) {
-      if (e.code() != Exit::damaged) throw;
-      begins[number] = std::nullopt;
-      sink.report(e.in_tensor(checkpoint.tensors[piece->tensor].key).finding());
-    }
+    const Storage& s = storages_[number];
+    begins[number] = spool->inflate_or_report(*checkpoint.source, s.source, s.base, s.member, checkpoint.tensors[piece->tensor].key, sink);
   }
   if (!spool) return;
   const SourceIndex source = checkpoint.source->add_spool(spool->finish(), "inflated storages");

@@ -119,33 +119,51 @@ struct Examined {
   std::vector<TensorSum> sums;
 };
 
+// What ends an examination is a finding like the others, unless the user ended it.
+void keep(const Error& e, FindingSink& sink) {
+  if (e.code() == Exit::interrupted || e.code() == Exit::terminated) throw e;
+  sink.report(e.finding());
+}
+
+// nullopt where it cannot be opened at all. A function of its own because GCC 12 at -O3 was seen to leave an optional set that is
+// assigned within a `try` by a call that throws.
+std::optional<Opened> open_or_report(const FormatList& formats, const std::string& path, const VerifyOptions& options, FindingSink& sink) {
+  try {
+    return open_checkpoint(formats, path, sink, options.open);
+  } catch (const Error& e) {
+    keep(e, sink);
+    return std::nullopt;
+  }
+}
+
+void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOptions& options, VerifyReport& report, FindingSink& sink) {
+  Checkpoint& checkpoint = opened.checkpoint;
+  report.format = checkpoint.format;
+  report.chosen = opened.chosen;
+  report.tensors = checkpoint.tensors.size();
+  report.pieces = checkpoint.pieces.size();
+  report.files = checkpoint.data_files.size();
+  check_tiling(checkpoint, sink);
+  resolve_pieces(checkpoint, options.engine.threads, sink);
+  check_shared_fields(checkpoint, sink);
+  const std::optional<Manifest> manifest = find_manifest(checkpoint, sink);
+  report.has_manifest = manifest.has_value();
+  if (manifest) check_manifest_names(checkpoint, *manifest, sink);
+  if (!options.data) return;
+  std::vector<bool> readable = readable_tensors(checkpoint, sink);
+  sums = check_data(checkpoint, readable, options, report, sink);
+  if (manifest) check_manifest_sums(checkpoint, *manifest, sums, readable, report, sink);
+  if (!sink.has_errors()) report.fingerprint = checkpoint_fingerprint(checkpoint, sums);
+}
+
 Examined examine(const FormatList& formats, const std::string& path, const VerifyOptions& options, VerifyReport& report) {
-  Examined found;
   FindingSink sink(/*strict=*/false);
   report.path = path;
+  Examined found{open_or_report(formats, path, options, sink), {}};
   try {
-    found.opened = open_checkpoint(formats, path, sink, options.open);
-    Checkpoint& checkpoint = found.opened->checkpoint;
-    report.format = checkpoint.format;
-    report.chosen = found.opened->chosen;
-    report.tensors = checkpoint.tensors.size();
-    report.pieces = checkpoint.pieces.size();
-    report.files = checkpoint.data_files.size();
-    check_tiling(checkpoint, sink);
-    resolve_pieces(checkpoint, options.engine.threads, sink);
-    check_shared_fields(checkpoint, sink);
-    const std::optional<Manifest> manifest = find_manifest(checkpoint, sink);
-    report.has_manifest = manifest.has_value();
-    if (manifest) check_manifest_names(checkpoint, *manifest, sink);
-    if (options.data) {
-      std::vector<bool> readable = readable_tensors(checkpoint, sink);
-      found.sums = check_data(checkpoint, readable, options, report, sink);
-      if (manifest) check_manifest_sums(checkpoint, *manifest, found.sums, readable, report, sink);
-      if (!sink.has_errors()) report.fingerprint = checkpoint_fingerprint(checkpoint, found.sums);
-    }
+    if (found.opened) check_opened(*found.opened, found.sums, options, report, sink);
   } catch (const Error& e) {
-    if (e.code() == Exit::interrupted || e.code() == Exit::terminated) throw;
-    sink.report(e.finding());
+    keep(e, sink);
   }
   collect(sink, report);
   return found;
