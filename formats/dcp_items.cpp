@@ -4,7 +4,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 
 #include "formats/codec/torch_archive.h"
@@ -62,7 +61,7 @@ class Decoder {
   std::vector<std::byte> in_, out_;
 };
 
-FileHandle new_spool() { return FileHandle::temporary(std::filesystem::temp_directory_path().string()); }
+FileHandle new_spool() { return FileHandle::temporary(temporary_directory()); }
 
 // What an item of this piece may be when decoded: its data, framing, and a storage larger than the tensor.
 uint64_t most_decoded(const Piece& piece) { return 2 * count(piece.box) * item_size(piece.stored) + (1 << 20); }

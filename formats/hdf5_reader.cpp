@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
 #include <unordered_map>
 
@@ -38,8 +37,7 @@ class Hdf5Resolver : public ItemResolver {
       reads.push_back({datasets_.at(piece->offset), end, bytes, {}});
       end += (bytes + 63) / 64 * 64;
     }
-    const char* chosen = std::getenv("TMPDIR");
-    FileHandle spool = FileHandle::temporary(chosen != nullptr && *chosen != '\0' ? chosen : "/tmp");
+    FileHandle spool = FileHandle::temporary(temporary_directory());
     spool.resize(end);
     read_hdf5_datasets(path_, name, spool, reads);
     const SourceIndex source = checkpoint.source->add_spool(std::move(spool), name + " (decoded)");

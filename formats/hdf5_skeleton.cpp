@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <map>
 
 #include "formats/hdf5_types.h"
@@ -32,9 +31,7 @@ class NamedForAMoment {
  public:
   NamedForAMoment() {
     static std::atomic<uint64_t> count = 0;
-    const char* chosen = std::getenv("TMPDIR");
-    const std::string directory = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
-    path_ = join_path(directory, fmt::format("fsdpctl-{}-{}.h5", ::getpid(), ++count));
+    path_ = join_path(temporary_directory(), fmt::format("fsdpctl-{}-{}.h5", ::getpid(), ++count));
     file_ = FileHandle::create(path_);
   }
   ~NamedForAMoment() { remove(); }

@@ -10,7 +10,7 @@
 //     FSDPCTL_MAX_MEMORY   a size, as --max-memory
 //     FSDPCTL_THREADS      a number, as --threads
 //
-// (TMPDIR is read by the system's library; FSDPCTL_FAULT by lib/base/file.h, for fault tests only.)
+// (TMPDIR and, for fault tests only, FSDPCTL_FAULT are read by lib/base/file.h.)
 #pragma once
 
 #include <cstdint>

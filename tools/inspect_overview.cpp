@@ -112,7 +112,6 @@ void print_text(const Inspected& inspected, Printer& printer) {
   const Overview& overview = inspected.overview;
   printer.text(headline(inspected, printer));
   if (!inspected.opened.chosen.empty()) printer.row("chosen", inspected.opened.chosen + ", the newest complete step");
-  for (const std::string& passed : inspected.opened.passed_over) printer.row("passed over", passed);
   printer.row("format", checkpoint.format + ": " + inspected.opened.match.reason +
                             (checkpoint.format_detail.empty() ? "" : "; " + checkpoint.format_detail));
   printer.row("files", fmt::format("{}, {}", plural(checkpoint.data_files.size(), "file", "files"),

@@ -14,8 +14,6 @@
 namespace fsdpctl {
 namespace {
 
-// Below this a match of a single file means "of this kind of file, perhaps": any ZIP archive, any pickle.
-constexpr int kSureStrength = 90;
 constexpr size_t kHead = 256;
 
 // The real path of something that may not exist yet: its directory's, and its own name.
@@ -65,7 +63,7 @@ void check_directory(const std::string& path, const FormatList& formats) {
 
 void check_file(const std::string& path, uint64_t size, const FormatList& formats) {
   if (size == 0 || has_manifest(path, false)) return;
-  if (recognized_strength(*Source::open(path), formats) >= kSureStrength) return;
+  if (recognized_strength(*Source::open(path), formats) >= Match::kSure) return;
   refuse(path, kExpected, "a file of " + size_text(size));
 }
 

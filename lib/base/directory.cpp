@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <climits>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 
 #include "lib/base/file.h"
@@ -191,6 +191,11 @@ std::string_view without_trailing_slashes(std::string_view path) {
 }
 
 }  // namespace
+
+std::string temporary_directory() {
+  const char* chosen = std::getenv("TMPDIR");
+  return chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
+}
 
 std::string join_path(std::string_view directory, std::string_view name) {
   if (directory.empty()) return std::string(name);

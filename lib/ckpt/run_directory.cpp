@@ -4,37 +4,48 @@
 #include <map>
 #include <utility>
 
+#include "lib/ckpt/step_name.h"
+
 namespace fsdpctl {
 namespace {
 
-// "step-100" is step 100 of the series "step-". Numbers are compared as text: they may be longer than any integer.
+constexpr size_t kMostCandidates = 1000;   // entries of a directory that are looked into for its refusal
+constexpr size_t kMostNamed = 8;           // of what is found there
+
 struct Step {
   std::string name;
-  std::string number;                 // without leading zeros
+  StepName parsed;
   std::vector<std::string> places;    // where checkpoints are, relative to the run: "step-100", or "step-100/ckpt"
 };
 
 bool newer(const Step& a, const Step& b) {
-  if (a.number.size() != b.number.size()) return a.number.size() > b.number.size();
-  return a.number != b.number ? a.number > b.number : a.name > b.name;
+  if (earlier(b.parsed, a.parsed)) return true;
+  return !earlier(a.parsed, b.parsed) && a.name > b.name;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+// Hidden directories and unfinished output of our own are neither steps nor candidates.
+bool is_finished(const std::string& name) {
+  return name.front() != '.' && name.find(".partial-") == std::string::npos;
+}
 
 std::map<std::string, std::vector<Step>> series_of(const Source& run) {
   std::map<std::string, std::vector<Step>> series;
   for (const DirectoryEntry& entry : run.entries()) {
-    const std::string& name = entry.name;
-    // Hidden directories and unfinished output of our own are no steps.
-    if (entry.kind != FileKind::directory || name.front() == '.' || name.find(".partial-") != std::string::npos) continue;
-    const size_t digits = static_cast<size_t>(std::find_if_not(name.rbegin(), name.rend(), is_digit) - name.rbegin());
-    if (digits == 0) continue;
-    const std::string number = name.substr(name.size() - digits);
-    const size_t zeros = std::min(number.find_first_not_of('0'), number.size() - 1);
-    series[name.substr(0, name.size() - digits)].push_back({name, number.substr(zeros), {}});
+    if (entry.kind != FileKind::directory || !is_finished(entry.name)) continue;
+    if (auto parsed = parse_step_name(entry.name)) {
+      std::vector<Step>& steps = series[parsed->series];
+      steps.push_back({entry.name, *std::move(parsed), {}});
+    }
   }
-  for (auto& [prefix, steps] : series) std::sort(steps.begin(), steps.end(), newer);
+  for (auto& [name, steps] : series) std::sort(steps.begin(), steps.end(), newer);
   return series;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kMostNamed; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMostNamed) text += " and " + std::to_string(names.size() - kMostNamed) + " more";
+  return text;
 }
 
 class RunDirectory {
@@ -55,6 +66,9 @@ class RunDirectory {
       }
       try {
         Opened opened = open_step(step.places.front(), sink);
+        for (const std::string& passed : passed_over) {
+          sink.report(warning("newer step is not complete and was passed over").at(run_.path()).found_only(passed));
+        }
         opened.passed_over = std::move(passed_over);
         return opened;
       } catch (const Error& e) {
@@ -65,7 +79,32 @@ class RunDirectory {
     throw Error(Exit::damaged, "no step of this run is complete").at(run_.path()).found_only(passed_over.front());
   }
 
+  // For what is no run: the checkpoints that it holds, by name. Nothing is chosen.
+  void refuse_candidates() {
+    std::vector<std::string> candidates;
+    size_t looked_into = 0;
+    for (const DirectoryEntry& entry : run_.entries()) {
+      if (!is_finished(entry.name) || (entry.kind != FileKind::directory && entry.kind != FileKind::file)) continue;
+      if (++looked_into > kMostCandidates) break;
+      if (is_candidate(entry)) candidates.push_back(entry.name);
+    }
+    if (candidates.empty()) return;
+    throw Error(Exit::refused, "directory holds checkpoints and is none itself")
+        .at(run_.path())
+        .found_only(listed(candidates))
+        .try_("fsdpctl inspect " + join_path(run_.path(), candidates.front()));
+  }
+
  private:
+  bool is_candidate(const DirectoryEntry& entry) const {
+    try {
+      const auto recognized = recognize(formats_, *source_of(entry.name));
+      return recognized && (entry.kind == FileKind::directory || recognized->match.strength >= Match::kSure);
+    } catch (const Error&) {
+      return false;   // unreadable, a link that leads out: nothing to advise
+    }
+  }
+
   bool is_checkpoint(const std::string& place) {
     run_.entries(place);   // refuses links that lead outside
     try {
@@ -112,11 +151,9 @@ class RunDirectory {
   }
 
   [[noreturn]] void refuse_several(const Step& step) const {
-    std::string names;
-    for (const std::string& place : step.places) names += (names.empty() ? "" : ", ") + place;
     throw Error(Exit::refused, "step holds several checkpoints")
         .at(run_.path())
-        .found_only(names)
+        .found_only(listed(step.places))
         .try_("fsdpctl inspect " + join_path(run_.path(), step.places.front()));
   }
 
@@ -150,7 +187,10 @@ class RunDirectory {
 }  // namespace
 
 std::optional<Opened> open_newest_step(const FormatList& formats, const Source& run, FindingSink& sink, OpenOptions options) {
-  return RunDirectory(formats, run, options).open_newest(sink);
+  RunDirectory directory(formats, run, options);
+  if (auto opened = directory.open_newest(sink)) return opened;
+  directory.refuse_candidates();
+  return std::nullopt;
 }
 
 }  // namespace fsdpctl

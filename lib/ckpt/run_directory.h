@@ -13,9 +13,10 @@ struct Recognized {
 };
 std::optional<Recognized> recognize(const FormatList& formats, Source& source);   // the strongest match
 
-// Opens the newest complete step: a sub-directory whose name ends in a number, or the one checkpoint within it. Damaged newer
-// ones are listed in Opened::passed_over; anything else that is wrong with them ends it. nullopt: no sub-directory is a
-// step. Error(refused): two kinds of steps (step-10, epoch-2), or two checkpoints in one step. Error(damaged): none is complete.
+// Opens the newest complete step: a sub-directory that is named as a step (step_name.h), or the one checkpoint within it. Damaged
+// newer ones are listed in Opened::passed_over and reported as warnings; anything else that is wrong with them ends it. nullopt: no checkpoint is there.
+// Error(refused): two kinds of steps (step-10, epoch-2), two checkpoints in one step, or checkpoints that are no steps; they are
+// named. Error(damaged): no step is complete.
 std::optional<Opened> open_newest_step(const FormatList& formats, const Source& run, FindingSink& sink, OpenOptions options);
 
 }  // namespace fsdpctl

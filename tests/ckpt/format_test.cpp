@@ -122,8 +122,10 @@ TEST_F(OpenCheckpoint, ARunDirectoryGivesItsNewestCompleteStep) {
   EXPECT_EQ(opened.format->name(), "weak");
   EXPECT_THAT(opened.passed_over, ElementsAre("step-1000: holds no checkpoint", "step-100: it is bad (index.weak)",
                                               "step-0011: file is missing (missing.bin)"));
-  ASSERT_EQ(sink.all().size(), 1u);   // of the chosen one
-  EXPECT_EQ(sink.all()[0].what, "it is odd");
+  ASSERT_EQ(sink.all().size(), 4u);
+  EXPECT_EQ(sink.all()[0].what, "it is odd");   // of the chosen one
+  EXPECT_EQ(sink.all()[2].what, "newer step is not complete and was passed over");
+  EXPECT_EQ(sink.all()[2].found, opened.passed_over[1]);
 }
 
 TEST_F(OpenCheckpoint, StepsAreNumberedInAnyStyleAndMayHoldTheCheckpointOneLevelBelow) {
@@ -150,6 +152,26 @@ TEST_F(OpenCheckpoint, AmbiguousRunsAreRefusedWithTheChoices) {
   f = error_of([&] { open("kinds"); });
   EXPECT_EQ(f.code, Exit::refused);
   EXPECT_EQ(f.found, "epoch-1 and step-10");
+}
+
+TEST_F(OpenCheckpoint, CheckpointsThatAreNoStepsAreNamedAndNoneIsChosen) {
+  put("set/full_rank0/index.strong", "good");
+  put("set/full_rank1/index.strong", "good");
+  put("set/notes/x", "");
+  put("set/single.pt", "strong");
+  put("set/maybe.zip", "weak");   // not surely one
+  put("set/expected.json", "{}");
+  fs::create_directory_symlink("..", dir / "set/up");
+  const Finding f = error_of([&] { open("set"); });
+  EXPECT_EQ(f.code, Exit::refused);
+  EXPECT_EQ(f.what, "directory holds checkpoints and is none itself");
+  EXPECT_EQ(f.found, "full_rank0, full_rank1, single.pt");
+  EXPECT_EQ(f.hint, "fsdpctl inspect " + dir / "set/full_rank0");
+  // Beside steps they do not matter.
+  put("set/step-5/index.weak", "good");
+  EXPECT_EQ(open("set").chosen, "step-5");
+  for (int i = 10; i < 30; ++i) put("many/rank" + std::to_string(i) + "/index.weak", "good");
+  EXPECT_THAT(error_of([&] { open("many"); }).found, testing::EndsWith("rank17 and 12 more"));
 }
 
 TEST_F(OpenCheckpoint, OnlyDamageIsPassedOver) {

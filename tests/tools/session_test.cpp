@@ -139,6 +139,26 @@ TEST_F(Session, AFullDiskUnderStdoutIsAnError) {
   EXPECT_NE(result.err.find("output could not be written"), std::string::npos);
 }
 
+TEST_F(Session, ATemporaryDirectoryThatIsNotThereIsSaid) {
+  // Encoded items are decoded into a temporary file.
+  const std::string zstd = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/dcp-zstd-w2/ckpt";
+  const ProcessResult result = expect(6, {"verify", "--data", zstd}, {{"TMPDIR=" + at("none")}, ""});
+  EXPECT_NE((result.out + result.err).find("error: cannot create temporary file"), std::string::npos) << result.out << result.err;
+}
+
+TEST_F(Session, ARunDirectoryStandsForItsNewestCompleteStepAndSaysSo) {
+  fs::copy(kSample, at("step-1"), fs::copy_options::recursive);
+  fs::copy(kSample, at("step-2"), fs::copy_options::recursive);
+  fs::remove(at("step-2/.metadata"));
+  const ProcessResult inspect = expect(0, {"inspect", work.path()});
+  EXPECT_NE(inspect.out.find("chosen      step-1"), std::string::npos) << inspect.out;
+  for (const std::string& said : {inspect.out, expect(0, {"verify", work.path()}).out,
+                                  expect(0, {"convert", work.path(), "-o", work.path() + ".pt", "--to", "torch", "--dry-run"}).err}) {
+    EXPECT_NE(said.find("warning: newer step is not complete and was passed over"), std::string::npos) << said;
+    EXPECT_NE(said.find("step-2"), std::string::npos) << said;
+  }
+}
+
 // ---- verify
 
 TEST_F(Session, VerifyNeverCallsOkWhatIsNotRecorded) {
