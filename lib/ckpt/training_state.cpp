@@ -121,6 +121,7 @@ class Finder {
       visit(root, {}, 0);
       return;
     }
+    if (!root.is_mapping()) return;  // a bare tensor is all model
     for (const Entry& entry : root.entries()) {
       const std::string path = key_text(entry.key);
       if (!entry.value.is(Kind::tensor) || names_random_state(path)) visit(entry.value, path, 1);
