@@ -8,6 +8,7 @@
 
 #include "formats/codec/torch_archive.h"
 #include "lib/base/file.h"
+#include "lib/base/temporary.h"
 
 namespace fsdpctl {
 namespace {

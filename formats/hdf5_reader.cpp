@@ -9,6 +9,7 @@
 
 #include "formats/hdf5_content.h"
 #include "formats/hdf5_scan.h"
+#include "lib/base/temporary.h"
 #include "lib/base/utf8.h"
 #include "lib/base/value_json.h"
 #include "lib/ckpt/renumber.h"

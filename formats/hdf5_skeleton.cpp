@@ -9,6 +9,7 @@
 #include <map>
 
 #include "formats/hdf5_types.h"
+#include "lib/base/temporary.h"
 
 namespace fsdpctl {
 namespace {

@@ -79,10 +79,20 @@ std::string help_hint(const CommandLine::Branch* branch) {
     std::string name = failure.what();
     const std::string tail = " is required";
     if (name.ends_with(tail)) name.resize(name.size() - tail.size());
+    if (name == "A subcommand") throw Error(Exit::usage, "no command given").try_("fsdpctl --help");
     throw Error(Exit::usage, "argument missing").saw(name, "nothing").try_(help_hint(branch));
   }
   if (!rest.empty()) refuse_extra(branch, *branch->app, rest[0], arguments);
   throw Error(Exit::usage, "arguments do not fit").found_only(failure.what()).try_(help_hint(branch));
+}
+
+// No option and no argument means anything when it is empty; a script's unset variable does this.
+void refuse_empty_values(const CommandLine::Branch& branch) {
+  for (const CLI::Option* option : branch.app->get_options()) {
+    const CLI::results_t& values = option->results();
+    if (std::find(values.begin(), values.end(), std::string()) == values.end()) continue;
+    throw Error(Exit::usage, "argument is empty").key(option->get_name()).try_(help_hint(&branch));
+  }
 }
 
 }  // namespace
@@ -175,6 +185,7 @@ void parse_command_line(CommandLine& line, const std::vector<std::string>& argum
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     line.root->parse(std::move(words));
+    refuse_empty_values(*line.chosen());
   } catch (const CLI::Success&) {
     throw;
   } catch (const CLI::ParseError& failure) {

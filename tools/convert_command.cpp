@@ -7,6 +7,7 @@
 #include "lib/ckpt/select.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
+#include "tools/open_input.h"
 #include "tools/output.h"
 #include "tools/size_text.h"
 #include "tools/suggest.h"
@@ -108,8 +109,7 @@ Exit run_convert(const Options& options, const Context& context) {
   check_fit(options);
   check_output(options.output, options.input, *options.format, context);
   FindingSink sink;
-  Opened opened = open_checkpoint(context.formats, options.input, sink, {options.output.follow_links});
-  if (!opened.chosen.empty()) context.printer.remark(note("newest complete step taken").at(opened.chosen));
+  Opened opened = open_input(context, options.input, sink, options.output.follow_links);
   resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
   context.printer.remarks(sink.all());
   Job job;

@@ -7,6 +7,7 @@
 #include "tools/command_line.h"
 #include "tools/difference_text.h"
 #include "tools/engine_session.h"
+#include "tools/open_input.h"
 #include "tools/size_text.h"
 
 namespace fsdpctl {
@@ -24,8 +25,9 @@ std::string headline(const Options& options, const DiffReport& report, const Pri
   const std::string compared = fmt::format("{} tensors and {} other values compared",
                                            count_text(report.compared_tensors), count_text(report.compared_values));
   if (!report.same()) {
-    return fmt::format("{}: {} differences, {}", printer.paint(Style::bad, "different"),
-                       count_text(report.differences.size()), compared);
+    const size_t n = report.differences.size();
+    return fmt::format("{}: {} {}, {}", printer.paint(Style::bad, "different"), count_text(n),
+                       n == 1 ? "difference" : "differences", compared);
   }
   std::string how = compared;
   if (options.structure) how += "; names, dtypes and shapes only";
@@ -46,8 +48,8 @@ Exit run_diff(const Options& options, const Context& context) {
   how.structure_only = options.structure;
   how.trust_manifests = !options.data;
   FindingSink sink;
-  Opened a = open_checkpoint(context.formats, options.a, sink, {options.follow_links});
-  Opened b = open_checkpoint(context.formats, options.b, sink, {options.follow_links});
+  Opened a = open_input(context, options.a, sink, options.follow_links);
+  Opened b = open_input(context, options.b, sink, options.follow_links);
   DiffReport report;
   {
     EngineSession session(context.printer, "diff");
@@ -57,6 +59,10 @@ Exit run_diff(const Options& options, const Context& context) {
       resolve_pieces(b.checkpoint, how.engine.threads, sink);
     }
     report = diff(a.checkpoint, b.checkpoint, how, sink);
+  }
+  // A mistyped name must not end in "same".
+  if (!options.name.empty() && report.same() && report.compared_tensors + report.compared_values == 0) {
+    throw Error(Exit::refused, "nothing matches --name").found_only(options.name);
   }
   context.printer.remarks(sink.all());
   context.printer.text(headline(options, report, context.printer));
@@ -76,17 +82,19 @@ Run declare(CLI::App& app, const FormatList&) {
   auto options = std::make_shared<Options>();
   app.add_option("A", options->a, "the first checkpoint")->required();
   app.add_option("B", options->b, "the second, of any format and world size")->required();
-  add_value(
+  auto* rtol = add_value(
       app, "--rtol", [options](const std::string& text) { options->rtol = parse_tolerance("--rtol", text); }, "X",
       "relative tolerance: elements a and b are equal when |a - b| <= atol + rtol * |b|; default 0");
-  add_value(
+  auto* atol = add_value(
       app, "--atol", [options](const std::string& text) { options->atol = parse_tolerance("--atol", text); }, "X",
       "absolute tolerance; default 0. Both 0: bit for bit");
   app.add_option("--name", options->name, "only keys that match; * matches dots too")->type_name("GLOB");
   auto* data =
       app.add_flag("--data", options->data, "compare the bytes even where both manifests record the same fingerprint");
   app.add_flag("--structure", options->structure, "compare names, dtypes and shapes only; read no data")
-      ->excludes(data);
+      ->excludes(data)
+      ->excludes(rtol)
+      ->excludes(atol);
   app.add_flag("--follow-links", options->follow_links, "follow symbolic links that lead out of a checkpoint");
   return [options](const Context& context) { return run_diff(*options, context); };
 }
@@ -108,6 +116,7 @@ Command diff_command() {
            {1, "different"},
            {2, "used wrongly"},
            {3, "one of them is damaged or incomplete"},
+           {4, "refused: ambiguous which checkpoint is meant, or nothing matches --name"},
            {5, "not recognised, not supported, or unsafe content"},
            {6, "not found, or could not be read"},
            {130, "interrupted (143 by SIGTERM)"}},

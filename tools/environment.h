@@ -10,7 +10,7 @@
 //     FSDPCTL_MAX_MEMORY   a size, as --max-memory
 //     FSDPCTL_THREADS      a number, as --threads
 //
-// (TMPDIR and, for fault tests only, FSDPCTL_FAULT are read by lib/base/file.h.)
+// (TMPDIR and, for fault tests only, FSDPCTL_FAULT are read in lib/base.)
 #pragma once
 
 #include <cstdint>

@@ -50,6 +50,11 @@ void sum_data(Inspected& inspected, const InspectOptions& options, Printer& prin
   }
 }
 
+bool matches_nothing(const Inspected& inspected, const InspectOptions& options) {
+  const std::vector<LeafInfo>& leaves = inspected.parts.leaves;
+  return std::none_of(leaves.begin(), leaves.end(), [&](const LeafInfo& leaf) { return name_matches(options, leaf); });
+}
+
 Exit inspect_one(const std::string& path, const InspectOptions& options, const Context& context) {
   Inspected inspected;
   inspected.path = path;
@@ -67,6 +72,9 @@ Exit inspect_one(const std::string& path, const InspectOptions& options, const C
   if (options.fingerprint || options.sha256) sum_data(inspected, options, context.printer);
   print_overview(inspected, context.printer);
   context.printer.findings(inspected.findings, path);
+  if (!options.name.empty() && matches_nothing(inspected, options)) {
+    context.printer.remark(warning("nothing matches --name").at(path).found_only(options.name));
+  }
   print_listings(inspected, options, context.printer);
   return exit_code(inspected.findings);
 }
@@ -133,6 +141,7 @@ Command inspect_command() {
           {{0, "opened, and whole by its metadata"},
            {2, "used wrongly"},
            {3, "damaged or incomplete"},
+           {4, "refused: ambiguous which checkpoint is meant"},
            {5, "not recognised, not supported, or unsafe content"},
            {6, "not found, or could not be read"}},
           declare};

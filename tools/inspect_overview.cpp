@@ -11,14 +11,12 @@
 namespace fsdpctl {
 namespace {
 
-std::string plural(uint64_t n, std::string_view one, std::string_view many) {
-  return fmt::format("{} {}", count_text(n), n == 1 ? one : many);
-}
-
-std::string listed(const std::vector<std::string_view>& names, size_t most) {
+template <class Text>
+std::string listed(const std::vector<Text>& names, std::string_view between, size_t most) {
   std::string text;
-  for (size_t i = 0; i < names.size() && i < most; ++i) text += (text.empty() ? "" : " ") + std::string(names[i]);
-  if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
+  for (size_t i = 0; i < names.size() && i < most; ++i)
+    text += std::string(i == 0 ? "" : between) + std::string(names[i]);
+  if (names.size() > most) text += fmt::format(" and {} more", count_text(names.size() - most));
   return text;
 }
 
@@ -31,19 +29,20 @@ std::string headline(const Inspected& inspected, const Printer& printer) {
   const Checkpoint& checkpoint = inspected.opened.checkpoint;
   const uint64_t errors = error_count(inspected.findings);
   const bool unread = exit_code(inspected.findings) == Exit::failed;
-  const std::string verdict =
-      errors == 0 ? printer.paint(Style::good, "whole by its metadata")
-                  : printer.paint(Style::bad, unread ? "could not be read" : "damaged or incomplete") + ": " + plural(errors, "problem", "problems");
+  const std::string verdict = errors == 0
+                                  ? printer.paint(Style::good, "whole by its metadata")
+                                  : printer.paint(Style::bad, unread ? "could not be read" : "damaged or incomplete") +
+                                        ": " + count_text(errors, "problem");
   uint64_t tensors = 0, bytes = 0;
   for (const PartTotal& part : inspected.overview.parts) tensors += part.tensors, bytes += part.bytes;
   const std::string ranks = checkpoint.world_size > 1 ? fmt::format(" of {} ranks", checkpoint.world_size) : "";
   return fmt::format("{}: {} checkpoint{}, {}, {}, {}", printer.paint(Style::strong, visible(inspected.path)),
-                     checkpoint.format, ranks, plural(tensors, "tensor", "tensors"), size_text(bytes), verdict);
+                     checkpoint.format, ranks, count_text(tensors, "tensor"), size_text(bytes), verdict);
 }
 
 std::string part_text(const PartTotal& part) {
-  std::string text = fmt::format("{}, {}, {}", plural(part.tensors, "tensor", "tensors"),
-                                 plural(part.elements, "element", "elements"), size_text(part.bytes));
+  std::string text = fmt::format("{}, {}, {}", count_text(part.tensors, "tensor"), count_text(part.elements, "element"),
+                                 size_text(part.bytes));
   if (part.dtypes.size() == 1) return text + fmt::format(", all {}", dtype_name(part.dtypes[0].dtype));
   std::string dtypes;
   for (const DTypeTotal& d : part.dtypes) {
@@ -64,23 +63,22 @@ std::string optimizer_text(const OptimizerOverview& optimizer) {
   const OptimizerInfo& info = *optimizer.info;
   std::string text = info.class_guess.empty() ? "of unknown class" : "like " + info.class_guess;
   if (!info.path.empty()) text += fmt::format(" at {}", info.path);
-  text += fmt::format(", {}, {} with state", plural(info.groups.size(), "group", "groups"),
-                      plural(info.parameters.size(), "parameter", "parameters"));
+  text += fmt::format(", {}, {} with state", count_text(info.groups.size(), "group"),
+                      count_text(info.parameters.size(), "parameter"));
   if (info.integer_ids && !info.named) text += " (ids, no names recorded)";
-  if (!info.fields.empty()) text += ": " + listed(info.fields, 8);
+  if (!info.fields.empty()) text += ": " + listed(info.fields, " ", 8);
   if (optimizer.step) text += ", " + step_text(*optimizer.step);
   return text;
 }
 
 std::string state_text(const StateEntry& entry) {
-  if (entry.summary.empty()) return fmt::format("{}, {}", entry.path, plural(entry.leaves, "value", "values"));
+  if (entry.summary.empty()) return fmt::format("{}, {}", entry.path, count_text(entry.leaves, "value"));
   return entry.path + ": " + entry.summary;
 }
 
 // Counters share a line; so does what no rule recognises, by its count.
 void print_state(const std::vector<StateEntry>& state, Printer& printer) {
-  std::string counters;
-  std::vector<const StateEntry*> others;
+  std::vector<std::string> counters, others;
   for (const StateEntry& entry : state) {
     switch (entry.kind) {
       case StateKind::scaler:
@@ -93,18 +91,15 @@ void print_state(const std::vector<StateEntry>& state, Printer& printer) {
         printer.row("rng", state_text(entry));
         break;
       case StateKind::counter:
-        counters += fmt::format("{}{} {}", counters.empty() ? "" : ", ", entry.path, entry.summary);
+        counters.push_back(entry.path.empty() ? entry.summary : entry.path + " " + entry.summary);
         break;
       case StateKind::other:
-        others.push_back(&entry);
+        others.push_back(entry.path.empty() ? "the value itself" : entry.path);
         break;
     }
   }
-  if (!counters.empty()) printer.row("counters", counters);
-  std::string names;
-  for (size_t i = 0; i < others.size() && i < 6; ++i) names += (i ? ", " : "") + others[i]->path;
-  if (others.size() > 6) names += fmt::format(" and {} more", others.size() - 6);
-  if (!others.empty()) printer.row("other", names + " (--extra shows it)");
+  if (!counters.empty()) printer.row("counters", listed(counters, ", ", 8));
+  if (!others.empty()) printer.row("other", listed(others, ", ", 6) + " (--extra shows it)");
 }
 
 void print_text(const Inspected& inspected, Printer& printer) {
@@ -114,15 +109,18 @@ void print_text(const Inspected& inspected, Printer& printer) {
   if (!inspected.opened.chosen.empty()) printer.row("chosen", inspected.opened.chosen + ", the newest complete step");
   printer.row("format", checkpoint.format + ": " + inspected.opened.match.reason +
                             (checkpoint.format_detail.empty() ? "" : "; " + checkpoint.format_detail));
-  printer.row("files", fmt::format("{}, {}", plural(checkpoint.data_files.size(), "file", "files"),
-                                   size_text(overview.file_bytes)));
+  printer.row("files",
+              fmt::format("{}, {}", count_text(checkpoint.data_files.size(), "file"), size_text(overview.file_bytes)));
   printer.row("world size", fmt::format("{}{}", checkpoint.world_size,
                                         checkpoint.world_size_inferred ? ", inferred from the highest rank" : ""));
   std::string placements;
   for (const auto& placement : overview.placements) {
     placements += fmt::format("{}{} {}", placements.empty() ? "" : ", ", placement.first, count_text(placement.second));
   }
-  if (!placements.empty()) printer.row("placement", placements);
+  // On one rank there is nothing to spread.
+  if (!placements.empty() && (checkpoint.world_size > 1 || overview.placements.size() > 1)) {
+    printer.row("placement", placements);
+  }
   for (const auto& fact : checkpoint.facts) printer.row(fact.first, fact.second);
   for (const Part part : {Part::model, Part::optimizer, Part::extra}) {
     const PartTotal& total = overview.parts[static_cast<int>(part)];
@@ -132,7 +130,7 @@ void print_text(const Inspected& inspected, Printer& printer) {
     for (const OptimizerOverview& optimizer : overview.optimizers) printer.row("", optimizer_text(optimizer));
   }
   if (overview.aliases > 0)
-    printer.row("aliases", plural(overview.aliases, "name shares", "names share") + " another tensor's bytes");
+    printer.row("aliases", count_text(overview.aliases, "name shares", "names share") + " another tensor's bytes");
   print_state(overview.state, printer);
   printer.row("manifest", overview.manifest ? "fingerprint " + hex64(overview.manifest->fingerprint)
                                             : "none: checksums are not recorded");

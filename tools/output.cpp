@@ -123,7 +123,8 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
   }
   printer.text(fmt::format("{}: {}", printer.paint(Style::strong, visible(options.path)), what));
   if (result.bytes_resumed > 0) {
-    printer.row("resumed", size_text(result.bytes_resumed) + (options.worker ? " were written by others or earlier" : " were there from an interrupted run"));
+    printer.row("resumed", size_text(result.bytes_resumed) + (options.worker ? " were written by others or earlier"
+                                                                             : " were there from an interrupted run"));
   }
   print_changes(result.changes, printer);
   printer.record("summary", {{"schema_version", 1},
@@ -153,7 +154,8 @@ void add_output_flags(CLI::App& app, OutputOptions& options) {
   app.add_flag("--no-read-back", options.no_read_back, "do not read the output back to compare it with the source");
   add_value(
       app, "--worker", [&options](const std::string& text) { options.worker = parse_worker(text); }, "I/N",
-      "do share I (from 0) of N only: N processes that see the same files do the work together, and the last one publishes");
+      "do share I (from 0) of N only: N processes that see the same files do the work together, and the last one "
+      "publishes");
   app.add_flag("--follow-links", options.follow_links, "follow symbolic links that lead out of the checkpoint");
 }
 
@@ -166,7 +168,7 @@ void check_output(const OutputOptions& options, const std::string& input, const 
   }
   check_ending(options, format, context.formats);
   check_parent(output);
-  check_apart(output, input);
+  check_apart(output, input, context.formats);
   const FileStat there = stat_path(output);
   if (there.kind == FileKind::absent && !there.is_link) return;
   std::string forced = command_with(context, "--force");

@@ -14,6 +14,8 @@
 namespace fsdpctl {
 namespace {
 
+// Below this a match of a single file means "of this kind of file, perhaps": any ZIP archive, any pickle.
+constexpr int kSureStrength = 90;
 constexpr size_t kHead = 256;
 
 // The real path of something that may not exist yet: its directory's, and its own name.
@@ -63,15 +65,19 @@ void check_directory(const std::string& path, const FormatList& formats) {
 
 void check_file(const std::string& path, uint64_t size, const FormatList& formats) {
   if (size == 0 || has_manifest(path, false)) return;
-  if (recognized_strength(*Source::open(path), formats) >= Match::kSure) return;
+  if (recognized_strength(*Source::open(path), formats) >= kSureStrength) return;
   refuse(path, kExpected, "a file of " + size_text(size));
 }
 
 }  // namespace
 
-void check_apart(const std::string& output, const std::string& input) {
-  if (stat_path(input).kind == FileKind::absent) return;
-  const std::string out = future_path(output), in = real_path(input);
+void check_apart(const std::string& output, const std::string& input, const FormatList& formats) {
+  const FileKind kind = stat_path(input).kind;
+  if (kind == FileKind::absent) return;
+  const bool part = kind == FileKind::file && std::any_of(formats.begin(), formats.end(), [&](const auto& format) {
+                      return format->is_part(base_name(input));
+                    });
+  const std::string out = future_path(output), in = real_path(part ? parent_path(input) : input);
   if (out == in) throw Error(Exit::usage, "output is the input").at(output);
   if (lies_in(out, in)) throw Error(Exit::usage, "output lies inside the input").at(output);
   if (lies_in(in, out)) throw Error(Exit::usage, "input lies inside the output").at(output).found_only(input);
@@ -79,7 +85,9 @@ void check_apart(const std::string& output, const std::string& input) {
 
 void check_parent(const std::string& output) {
   const std::string parent = parent_path(output);
-  if (stat_path(parent).kind == FileKind::directory) return;
+  const FileKind kind = stat_path(parent).kind;
+  if (kind == FileKind::directory) return;
+  if (kind != FileKind::absent) throw Error(Exit::failed, "output's directory is no directory").at(parent);
   throw Error(Exit::failed, "output's directory does not exist").at(parent).try_("mkdir -p " + shell_quoted(parent));
 }
 

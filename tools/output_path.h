@@ -10,9 +10,9 @@
 
 namespace fsdpctl {
 
-// Error(usage) where one of the two is or lies in the other, links resolved. An input that does not exist is fine:
-// opening it will say so.
-void check_apart(const std::string& output, const std::string& input);
+// Error(usage) where one of the two is or lies in the other, links resolved. An input that is a part of a checkpoint
+// stands for the whole; one that does not exist is fine: opening it will say so.
+void check_apart(const std::string& output, const std::string& input, const FormatList& formats);
 // Error(failed) with the command that makes it.
 void check_parent(const std::string& output);
 

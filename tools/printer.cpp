@@ -194,7 +194,9 @@ void Printer::error(const Error& error) {
 }
 
 void Printer::detail(int level, std::string_view line) {
-  if (!json() && globals_.verbose >= level) err_.write(fmt::format("fsdpctl: {}\n", visible(line)));
+  if (json() || globals_.quiet || globals_.verbose < level) return;
+  err_.write(fmt::format("fsdpctl: {}\n", visible(line)));
+  err_.flush();  // long work may follow
 }
 
 void Printer::raw_out(std::string_view text) {
@@ -228,6 +230,7 @@ std::string Progress::line(uint64_t done, uint64_t total, double seconds) const 
 }
 
 void Progress::update(uint64_t done, uint64_t total) {
+  done_ = done;
   if (!live_ && !plain_) return;
   const Clock::time_point now = Clock::now();
   const auto pause = live_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000);
@@ -248,9 +251,10 @@ void Progress::update(uint64_t done, uint64_t total) {
 }
 
 Progress::~Progress() {
-  if (!live_ || !drawn_) return;
   try {
-    printer_.err_.write("\r\x1b[K");
+    if (live_ && drawn_) printer_.err_.write("\r\x1b[K");
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    if (done_ > 0) printer_.detail(1, fmt::format("{}: {} in {:.1f} s", label_, size_text(done_), seconds));
     printer_.err_.flush();
   } catch (const Error&) {  // stderr is gone: nothing left to erase
   }

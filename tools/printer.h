@@ -65,13 +65,15 @@ class Printer {
 };
 
 // A line on stderr while bytes move: at most ten times a second on a terminal, erased at the end; with
-// --progress=always elsewhere a plain line every ten seconds (`status` records in JSON mode).
+// --progress=always elsewhere a plain line every ten seconds (`status` records in JSON mode). With -v, how much was
+// done in what time, at the end.
 class Progress {
  public:
   Progress(Printer& printer, std::string label);
   ~Progress();
   Progress(const Progress&) = delete;
   void update(uint64_t done, uint64_t total);  // bytes
+  const std::string& label() const { return label_; }
   std::function<void(uint64_t, uint64_t)> callback() {
     return [this](uint64_t done, uint64_t total) { update(done, total); };
   }
@@ -84,6 +86,7 @@ class Progress {
   std::string label_;
   bool live_, plain_;
   bool drawn_ = false;
+  uint64_t done_ = 0;
   Clock::time_point begin_ = Clock::now(), last_;
 };
 

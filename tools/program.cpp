@@ -1,8 +1,8 @@
 #include "tools/program.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
+#include <string_view>
 
 #include "formats/all_formats.h"
 #include "tools/command_line.h"
@@ -16,7 +16,8 @@ namespace {
 bool wants_json(const std::vector<std::string>& arguments, const Variables& variables) {
   const auto end = std::find(arguments.begin(), arguments.end(), "--");
   const char* variable = variables("FSDPCTL_JSON");
-  return std::find(arguments.begin(), end, "--json") != end || (variable != nullptr && std::strcmp(variable, "1") == 0);
+  const std::string_view value = variable == nullptr ? "" : variable;
+  return std::find(arguments.begin(), end, "--json") != end || value == "1" || value == "true";
 }
 
 int run_parsed(const CommandLine& line, const FormatList& formats, Printer& printer,

@@ -4,6 +4,7 @@
 
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
+#include "tools/open_input.h"
 #include "tools/output.h"
 
 namespace fsdpctl {
@@ -26,10 +27,9 @@ void check_format(const Options& options, const Checkpoint& checkpoint, const Fo
 
 Exit run_reshard(const Options& options, const Context& context) {
   FindingSink sink;
-  Opened opened = open_checkpoint(context.formats, options.input, sink, {options.output.follow_links});
+  Opened opened = open_input(context, options.input, sink, options.output.follow_links);
   check_format(options, opened.checkpoint, *opened.format);
   check_output(options.output, options.input, *opened.format, context);
-  if (!opened.chosen.empty()) context.printer.remark(note("newest complete step taken").at(opened.chosen));
   resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
   context.printer.remarks(sink.all());
   Job job;

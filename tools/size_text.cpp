@@ -58,4 +58,9 @@ std::string count_text(uint64_t count) {
   return digits;
 }
 
+std::string count_text(uint64_t count, std::string_view one, std::string_view many) {
+  if (count == 1) return fmt::format("1 {}", one);
+  return many.empty() ? fmt::format("{} {}s", count_text(count), one) : fmt::format("{} {}", count_text(count), many);
+}
+
 }  // namespace fsdpctl

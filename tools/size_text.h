@@ -12,5 +12,7 @@ namespace fsdpctl {
 std::optional<uint64_t> parse_size(std::string_view text);
 std::string size_text(uint64_t bytes);   // "17.5 GiB", "512 B"
 std::string count_text(uint64_t count);  // "1,048,576"
+// "1 file", "1,200 files"; `many` where it is not `one` with an s.
+std::string count_text(uint64_t count, std::string_view one, std::string_view many = {});
 
 }  // namespace fsdpctl

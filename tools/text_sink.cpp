@@ -40,7 +40,9 @@ void DescriptorSink::flush() {
       const int failure = errno;
       buffer_.clear();
       closed_ = true;
-      throw Error(Exit::failed, "output could not be written").found_only(std::strerror(failure));
+      throw Error(Exit::failed, "output could not be written")
+          .at(fd_ == STDERR_FILENO ? "standard error" : "standard output")
+          .found_only(std::strerror(failure));
     }
   }
   buffer_.clear();

@@ -12,7 +12,9 @@
 #include "tools/difference_text.h"
 #include "tools/engine_session.h"
 #include "tools/junit.h"
+#include "tools/open_input.h"
 #include "tools/output_path.h"
+#include "tools/size_text.h"
 
 namespace fsdpctl {
 namespace {
@@ -27,9 +29,9 @@ SmallFile junit_file(const VerifyCommandOptions& options) {
   return {options.junit, "an older report", [](std::string_view head) { return looks_like_junit(head); }};
 }
 
-void check_file(const SmallFile& file, const VerifyCommandOptions& options) {
+void check_file(const SmallFile& file, const VerifyCommandOptions& options, const Context& context) {
   check_parent(file.path);
-  for (const std::string& path : options.paths) check_apart(file.path, path);
+  for (const std::string& path : options.paths) check_apart(file.path, path, context.formats);
   check_replaceable(file);
 }
 
@@ -40,12 +42,12 @@ void check(const VerifyCommandOptions& options, const Context& context) {
           .key("--write-lock")
           .saw("one CKPT", std::to_string(options.paths.size()));
     }
-    check_file(lock_file(options), options);
+    check_file(lock_file(options), options, context);
     if (!options.force && stat_path(options.write_lock).kind != FileKind::absent) {
       throw Error(Exit::usage, "output exists").at(options.write_lock).try_(command_with(context, "--force"));
     }
   }
-  if (!options.junit.empty()) check_file(junit_file(options), options);
+  if (!options.junit.empty()) check_file(junit_file(options), options, context);
   if (!options.junit.empty() && options.junit == options.write_lock) {
     throw Error(Exit::usage, "two outputs have the same name").at(options.junit);
   }
@@ -60,7 +62,7 @@ Lock read_expectation(const VerifyCommandOptions& options, const Context& contex
     if (looks_like_lock(head)) return parse_lock(read_text(options.against, kMostLockBytes), options.against);
   }
   FindingSink sink;
-  return lock_of(open_checkpoint(context.formats, options.against, sink, {options.follow_links}).checkpoint);
+  return lock_of(open_input(context, options.against, sink, options.follow_links).checkpoint);
 }
 
 Exit compare(const std::string& path, const Lock& lock, const Lock& expected, const VerifyCommandOptions& options,
@@ -70,12 +72,12 @@ Exit compare(const std::string& path, const Lock& lock, const Lock& expected, co
                                    {"against", options.against},
                                    {"compatible", differences.empty()},
                                    {"differences", differences.size()}});
-  printer.text(
-      fmt::format("{}: {} with {}", printer.paint(Style::strong, visible(path)),
-                  differences.empty()
-                      ? printer.paint(Style::good, "compatible")
-                      : printer.paint(Style::bad, fmt::format("not compatible ({} differences)", differences.size())),
-                  visible(options.against)));
+  printer.text(fmt::format(
+      "{}: {} with {}", printer.paint(Style::strong, visible(path)),
+      differences.empty()
+          ? printer.paint(Style::good, "compatible")
+          : printer.paint(Style::bad, fmt::format("not compatible ({})", count_text(differences.size(), "difference"))),
+      visible(options.against)));
   print_differences(differences, printer);
   return differences.empty() ? Exit::ok : Exit::different;
 }
@@ -87,57 +89,60 @@ Exit lock_checks(const std::string& path, const Lock* expected, const VerifyComm
   const Lock lock = lock_of(open_checkpoint(context.formats, path, sink, {options.follow_links}).checkpoint);
   if (!options.write_lock.empty()) {
     write_small_file(lock_file(options), lock_text(lock));
-    context.printer.text(fmt::format("{}: written, {} rows", visible(options.write_lock), lock.rows.size()));
+    context.printer.text(
+        fmt::format("{}: written, {}", visible(options.write_lock), count_text(lock.rows.size(), "row")));
     context.printer.record("lock", {{"checkpoint", path}, {"path", options.write_lock}, {"rows", lock.rows.size()}});
   }
   return expected == nullptr ? Exit::ok : compare(path, lock, *expected, options, context.printer);
 }
 
-VerifyReport make_report(const std::string& path, const VerifyCommandOptions& options, const Context& context) {
-  EngineSession session(context.printer, "verify");
+VerifyOptions verify_options(const VerifyCommandOptions& options, const EngineSession& session) {
   VerifyOptions how;
-  how.data = options.data || options.count_nonfinite || options.write_manifest;
+  how.data = options.data || options.count_nonfinite;
   how.count_nonfinite = options.count_nonfinite;
   how.engine = session.options();
   how.open.follow_links = options.follow_links;
-  return verify(context.formats, path, how);
+  return how;
 }
 
-// Seals `path`, which verifies all data on the way. False when it is damaged: a report then says how.
-bool seal(const std::string& path, const VerifyCommandOptions& options, const Context& context) {
-  Manifest manifest;
-  try {
-    EngineSession session(context.printer, "seal");
-    VerifyOptions how;
-    how.data = true;
-    how.engine = session.options();
-    how.open.follow_links = options.follow_links;
-    manifest = write_manifest(context.formats, path, how);
-  } catch (const Error& e) {
-    if (e.code() == Exit::damaged) return false;
-    throw;
-  }
-  Printer& printer = context.printer;
-  printer.text(fmt::format("{}: sealed, {} tensors, fingerprint {}", printer.paint(Style::strong, visible(path)),
-                           manifest.tensors.size(), hex64(manifest.fingerprint)));
+void print_sealed(const std::string& path, const Manifest& manifest, Printer& printer) {
+  printer.text(fmt::format("{}: sealed, {}, fingerprint {}", printer.paint(Style::strong, visible(path)),
+                           count_text(manifest.tensors.size(), "tensor"), hex64(manifest.fingerprint)));
   printer.record(
       "manifest",
       {{"checkpoint", path}, {"tensors", manifest.tensors.size()}, {"fingerprint", hex64(manifest.fingerprint)}});
-  return true;
+}
+
+// Where nothing was there to be verified, that is an error and no result.
+void throw_if_not_opened(const VerifyReport& report) {
+  if (!report.format.empty()) return;
+  for (const Finding& finding : report.findings) {
+    if (finding.severity == Severity::error && finding.code == Exit::failed) throw Error(finding);
+  }
 }
 
 Exit verify_one(const std::string& path, const Lock* expected, const VerifyCommandOptions& options,
                 const Context& context, std::vector<VerifyReport>& reports) {
   VerifyReport report;
-  if (options.write_manifest && seal(path, options, context)) {
-    report.path = path;
-  } else {
-    report = make_report(path, options, context);
-    print_report(report, options.data || options.count_nonfinite || options.write_manifest, context.printer);
+  std::optional<Manifest> manifest;
+  {
+    EngineSession session(context.printer, options.write_manifest ? "seal" : "verify");
+    const VerifyOptions how = verify_options(options, session);
+    if (options.write_manifest) {
+      manifest = write_manifest(context.formats, path, how, report);
+    } else {
+      report = verify(context.formats, path, how);
+    }
   }
-  const Exit code = report.exit_code();
-  reports.push_back(std::move(report));
-  return code != Exit::ok ? code : lock_checks(path, expected, options, context);
+  reports.push_back(report);
+  throw_if_not_opened(report);
+  print_report(report, options.data || options.count_nonfinite || options.write_manifest, context.printer);
+  if (manifest) print_sealed(path, *manifest, context.printer);
+  return report.has_errors() ? report.exit_code() : lock_checks(path, expected, options, context);
+}
+
+void write_junit(const VerifyCommandOptions& options, const std::vector<VerifyReport>& reports) {
+  if (!options.junit.empty()) write_small_file(junit_file(options), junit_text(reports));
 }
 
 Run declare(CLI::App& app, const FormatList&) {
@@ -151,10 +156,11 @@ Run declare(CLI::App& app, const FormatList&) {
   app.add_option("--against", options->against,
                  "names, dtypes and shapes must be those of this checkpoint or lock file")
       ->type_name("CKPT|LOCK");
-  app.add_option("--write-lock", options->write_lock, "write names, dtypes and shapes to a file for --against")
-      ->type_name("FILE");
+  auto* write_lock =
+      app.add_option("--write-lock", options->write_lock, "write names, dtypes and shapes to a file for --against")
+          ->type_name("FILE");
   app.add_option("--junit", options->junit, "also write a JUnit report, replacing an older one")->type_name("FILE");
-  app.add_flag("--force", options->force, "replace an existing lock file");
+  app.add_flag("--force", options->force, "replace an existing lock file")->needs(write_lock);
   app.add_flag("--follow-links", options->follow_links, "follow symbolic links that lead out of the checkpoint");
   return [options](const Context& context) { return run_verify(*options, context); };
 }
@@ -173,14 +179,18 @@ Exit run_verify(const VerifyCommandOptions& options, const Context& context) {
     try {
       code = verify_one(path, expected ? &*expected : nullptr, options, context, reports);
     } catch (const Error& e) {
-      if (e.code() == Exit::interrupted || e.code() == Exit::terminated || options.paths.size() == 1) throw;
+      if (e.code() == Exit::interrupted || e.code() == Exit::terminated) throw;
+      if (options.paths.size() == 1) {
+        write_junit(options, reports);
+        throw;
+      }
       context.printer.error(e);
       code = e.code();
     }
     failed += code != Exit::ok ? 1 : 0;
     result = worse(result, code);
   }
-  if (!options.junit.empty()) write_small_file(junit_file(options), junit_text(reports));
+  write_junit(options, reports);
   context.printer.record("summary", {{"schema_version", 1}, {"checkpoints", options.paths.size()}, {"failed", failed}});
   return result;
 }
@@ -206,6 +216,7 @@ Command verify_command() {
            {1, "--against: not compatible"},
            {2, "used wrongly; a manifest or lock file is there already"},
            {3, "damaged or incomplete"},
+           {4, "refused: ambiguous which checkpoint is meant"},
            {5, "not recognised, not supported, or unsafe content"},
            {6, "not found, or could not be read"},
            {130, "interrupted (143 by SIGTERM)"}},

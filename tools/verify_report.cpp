@@ -33,14 +33,13 @@ std::string crc32_text(const VerifyReport& report) {
 
 void print_text(const VerifyReport& report, bool data, Printer& printer) {
   const uint64_t errors = count_of(report, Severity::error), warnings = count_of(report, Severity::warning);
-  std::string verdict = errors == 0
-                            ? printer.paint(Style::good, "no damage found")
-                            : printer.paint(Style::bad, errors == 1 ? "1 error" : count_text(errors) + " errors");
-  if (warnings > 0) verdict += warnings == 1 ? ", 1 warning" : fmt::format(", {} warnings", count_text(warnings));
+  std::string verdict = errors == 0 ? printer.paint(Style::good, "no damage found")
+                                    : printer.paint(Style::bad, count_text(errors, "error"));
+  if (warnings > 0) verdict += ", " + count_text(warnings, "warning");
   std::string line = fmt::format("{}: {}", printer.paint(Style::strong, visible(report.path)), verdict);
   if (!report.format.empty()) {
-    line += fmt::format("; {}, {} tensors in {} pieces, {} files", report.format, count_text(report.tensors),
-                        count_text(report.pieces), count_text(report.files));
+    line += fmt::format("; {}, {} in {}, {}", report.format, count_text(report.tensors, "tensor"),
+                        count_text(report.pieces, "piece"), count_text(report.files, "file"));
   }
   printer.text(line);
   if (report.format.empty()) return;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lib/base/file.h"
+#include "lib/base/temporary.h"
 
 namespace fsdpctl {
 namespace {

@@ -14,6 +14,7 @@
 #include "lib/base/file.h"
 #include "lib/base/finding.h"
 #include "lib/base/system_call.h"
+#include "lib/base/temporary.h"
 
 namespace fsdpctl {
 namespace {

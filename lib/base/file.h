@@ -80,9 +80,6 @@ bool exchange(const std::string& a, const std::string& b);
 std::string real_path(const std::string& path);
 uint64_t free_bytes(const std::string& directory);
 
-// $TMPDIR where it is set, else /tmp: for files that do not outlive the process.
-std::string temporary_directory();
-
 std::string join_path(std::string_view directory, std::string_view name);
 std::string base_name(std::string_view path);                    // "b" of "a/b" and of "a/b/"
 std::string parent_path(std::string_view path);                  // "a" of "a/b", "." of "b"

@@ -1,5 +1,7 @@
 #include "lib/ckpt/format.h"
 
+#include <fmt/format.h>
+
 #include "lib/ckpt/run_directory.h"
 
 namespace fsdpctl {
@@ -57,6 +59,16 @@ void refuse_obvious_damage(Source& source) {
   if (source.file(file).size == 0) throw Error(Exit::damaged, "file is empty").at(source.file(file).name);
 }
 
+// What was seen instead of a checkpoint.
+std::string seen(const Source& source) {
+  if (!source.is_directory()) return fmt::format("a file of {} bytes", source.entries().front().size);
+  const std::vector<DirectoryEntry> entries = source.entries();
+  if (entries.empty()) return "an empty directory";
+  std::string text = "a directory with ";
+  for (size_t i = 0; i < entries.size() && i < 3; ++i) text += (i == 0 ? "" : ", ") + entries[i].name;
+  return entries.size() > 3 ? text + fmt::format(" and {} more", entries.size() - 3) : text;
+}
+
 }  // namespace
 
 Opened open_checkpoint(const FormatList& formats, const std::string& path, FindingSink& sink, OpenOptions options) {
@@ -69,7 +81,7 @@ Opened open_checkpoint(const FormatList& formats, const std::string& path, Findi
   if (source->is_directory()) {
     if (auto opened = open_newest_step(formats, *source, sink, options)) return *std::move(opened);
   }
-  throw Error(Exit::unsupported, "not recognised as a checkpoint").at(path);
+  throw Error(Exit::unsupported, "not recognised as a checkpoint").at(path).found_only(seen(*source));
 }
 
 }  // namespace fsdpctl

@@ -19,7 +19,6 @@
 namespace fsdpctl {
 
 struct Match {
-  static constexpr int kSure = 90;   // from here on, a file is of this format and not only of its container (ZIP, pickle)
   int strength = 0;          // 0..100; the strongest format wins. 100: only this one can be meant
   std::string reason;        // "directory with .metadata", shown by inspect
 };

@@ -10,6 +10,7 @@ namespace fsdpctl {
 namespace {
 
 constexpr size_t kMostCandidates = 1000;   // entries of a directory that are looked into for its refusal
+constexpr int kSureStrength = 90;          // a file is of this format, not only in its container (ZIP, pickle)
 constexpr size_t kMostNamed = 8;           // of what is found there
 
 struct Step {
@@ -99,7 +100,7 @@ class RunDirectory {
   bool is_candidate(const DirectoryEntry& entry) const {
     try {
       const auto recognized = recognize(formats_, *source_of(entry.name));
-      return recognized && (entry.kind == FileKind::directory || recognized->match.strength >= Match::kSure);
+      return recognized && (entry.kind == FileKind::directory || recognized->match.strength >= kSureStrength);
     } catch (const Error&) {
       return false;   // unreadable, a link that leads out: nothing to advise
     }

@@ -57,7 +57,7 @@ std::string hugging_face_blobs(const std::string& real_root) {
 std::shared_ptr<Source> Source::open(const std::string& path, SourceOptions options) {
   const FileStat info = stat_path(path);
   if (info.kind == FileKind::absent) {
-    throw Error(Exit::failed, "no such file or directory").at(path);
+    throw Error(Exit::failed, "no such file or directory").at(path).found_only(info.is_link ? "a link that leads nowhere" : "");
   }
   if (info.kind == FileKind::other) {
     throw Error(Exit::failed, "not a regular file").at(path).saw("a file or a directory", "a device, pipe or socket");

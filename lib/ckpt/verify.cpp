@@ -119,9 +119,9 @@ struct Examined {
   std::vector<TensorSum> sums;
 };
 
-// What ends an examination is a finding like the others, unless the user ended it.
+// What ends an examination is a finding like the others, unless the user is the reason.
 void keep(const Error& e, FindingSink& sink) {
-  if (e.code() == Exit::interrupted || e.code() == Exit::terminated) throw e;
+  if (e.code() == Exit::interrupted || e.code() == Exit::terminated || e.code() == Exit::usage) throw e;
   sink.report(e.finding());
 }
 
@@ -136,7 +136,7 @@ std::optional<Opened> open_or_report(const FormatList& formats, const std::strin
   }
 }
 
-void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOptions& options, VerifyReport& report, FindingSink& sink) {
+void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOptions& options, bool seal, VerifyReport& report, FindingSink& sink) {
   Checkpoint& checkpoint = opened.checkpoint;
   report.format = checkpoint.format;
   report.chosen = opened.chosen;
@@ -148,6 +148,9 @@ void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOpti
   check_shared_fields(checkpoint, sink);
   const std::optional<Manifest> manifest = find_manifest(checkpoint, sink);
   report.has_manifest = manifest.has_value();
+  if (seal && manifest) {
+    throw Error(Exit::usage, "checkpoint has a manifest already").at(checkpoint.source->path()).try_("fsdpctl verify --data " + report.path);
+  }
   if (manifest) check_manifest_names(checkpoint, *manifest, sink);
   if (!options.data) return;
   std::vector<bool> readable = readable_tensors(checkpoint, sink);
@@ -156,17 +159,36 @@ void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOpti
   if (!sink.has_errors()) report.fingerprint = checkpoint_fingerprint(checkpoint, sums);
 }
 
-Examined examine(const FormatList& formats, const std::string& path, const VerifyOptions& options, VerifyReport& report) {
+Examined examine(const FormatList& formats, const std::string& path, const VerifyOptions& options, bool seal, VerifyReport& report) {
   FindingSink sink(/*strict=*/false);
   report.path = path;
   Examined found{open_or_report(formats, path, options, sink), {}};
   try {
-    if (found.opened) check_opened(*found.opened, found.sums, options, report, sink);
+    if (found.opened) check_opened(*found.opened, found.sums, options, seal, report, sink);
   } catch (const Error& e) {
     keep(e, sink);
   }
   collect(sink, report);
   return found;
+}
+
+// Gives it its name when it is whole. One of another save was reported as ignored; it is replaced in one step.
+void put_manifest(const std::string& path, const std::string& text) {
+  const std::string partial = path + ".partial";
+  remove_tree(partial);
+  try {
+    write_new_file(partial, text);
+    if (stat_path(path).kind == FileKind::absent) {
+      rename_new(partial, path);
+    } else if (!exchange(partial, path)) {
+      throw Error(Exit::failed, "file system cannot replace a manifest in one step").at(path);
+    }
+  } catch (const Error&) {
+    remove_tree(partial);   // nothing of ours stays in an input
+    throw;
+  }
+  remove_tree(partial);
+  sync_directory(parent_path(path));
 }
 
 }  // namespace
@@ -184,36 +206,19 @@ Exit VerifyReport::exit_code() const { return fsdpctl::exit_code(findings); }
 
 VerifyReport verify(const FormatList& formats, const std::string& path, const VerifyOptions& options) {
   VerifyReport report;
-  examine(formats, path, options, report);
+  examine(formats, path, options, /*seal=*/false, report);
   return report;
 }
 
-Manifest write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options) {
+std::optional<Manifest> write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options,
+                                       VerifyReport& report) {
   VerifyOptions all = options;
   all.data = true;
-  VerifyReport report;
-  Examined found = examine(formats, path, all, report);
-  for (const Finding& f : report.findings) {
-    if (f.severity == Severity::error) throw Error(f);
-  }
+  Examined found = examine(formats, path, all, /*seal=*/true, report);
+  if (report.has_errors()) return std::nullopt;
   const Checkpoint& checkpoint = found.opened->checkpoint;
-  if (report.has_manifest) {
-    throw Error(Exit::usage, "checkpoint has a manifest already").at(checkpoint.source->path()).try_("fsdpctl verify --data " + path);
-  }
   Manifest manifest = describe(checkpoint, found.sums);
-  const std::string target = manifest_path(checkpoint.source->path(), checkpoint.source->is_directory());
-  // A manifest of another save was reported as ignored; it is replaced in one step.
-  const std::string partial = target + ".partial";
-  remove_tree(partial);
-  write_new_file(partial, manifest_text(manifest));
-  if (stat_path(target).kind == FileKind::absent) {
-    rename_new(partial, target);
-  } else if (!exchange(partial, target)) {
-    remove_tree(partial);
-    throw Error(Exit::failed, "file system cannot replace a manifest in one step").at(target);
-  }
-  remove_tree(partial);
-  sync_directory(parent_path(target));
+  put_manifest(manifest_path(checkpoint.source->path(), checkpoint.source->is_directory()), manifest_text(manifest));
   return manifest;
 }
 

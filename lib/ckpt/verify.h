@@ -53,7 +53,9 @@ struct VerifyReport {
 VerifyReport verify(const FormatList& formats, const std::string& path, const VerifyOptions& options);
 
 // Seals a foreign checkpoint: verifies all data and adds a manifest beside it, the one exception to "an input is
-// never changed". Error(usage) if there is a manifest already, the first finding's Error if verify finds one.
-Manifest write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options);
+// never changed". nullopt, and nothing is written, where `report` (always filled) has errors. Error(usage), before data is read, if
+// there is a manifest already.
+std::optional<Manifest> write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options,
+                                       VerifyReport& report);
 
 }  // namespace fsdpctl

@@ -131,6 +131,40 @@ TEST_F(Session, ABrokenPipeIsAQuietSuccess) {
   EXPECT_EQ(result.err, "");
 }
 
+TEST_F(Session, ClosedStandardStreamsAreNeverWrittenIntoFiles) {
+  // A file opened while descriptor 1 or 2 is free would get that number, and our words with it.
+  const std::string objects = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/dcp-objects-w2/ckpt";
+  const auto convert = [&](const std::string& directory, const std::string& streams) {
+    fs::create_directory(at(directory));  // the file's own name is in the file
+    return run_process({"bash", "-c",
+                        std::string(FSDPCTL_BINARY) + " convert '" + objects + "' -o '" + at(directory + "/out.pt") +
+                            "' --to torch " + streams})
+        .exit_code;
+  };
+  EXPECT_EQ(convert("good", ""), 0);
+  EXPECT_EQ(convert("closed", "<&- 2>&-"), 6);  // a warning could not be said
+  EXPECT_EQ(convert("quiet", "-q <&- 2>&-"), 0);
+  EXPECT_EQ(convert("silent", "<&- >&-"), 6);
+  EXPECT_FALSE(fs::exists(at("closed/out.pt")));
+  EXPECT_EQ(read(at("quiet/out.pt")), read(at("good/out.pt")));
+  EXPECT_EQ(read(at("silent/out.pt")), read(at("good/out.pt")));
+}
+
+TEST_F(Session, VerboseSaysWhatWasOpenedAndHowLongItTook) {
+  const std::vector<std::string> convert = {"convert", kSample, "--to", "torch", "-o"};
+  const auto run = [&](const std::string& flag) {
+    std::vector<std::string> arguments = convert;
+    arguments.insert(arguments.end(), {at("out" + flag), flag});
+    return expect(0, arguments).err;
+  };
+  const std::string verbose = run("-v"), more = run("-vv");
+  EXPECT_NE(verbose.find("dcp, directory with .metadata; 28 tensors"), std::string::npos) << verbose;
+  EXPECT_NE(verbose.find("fsdpctl: convert: "), std::string::npos) << verbose;
+  EXPECT_EQ(verbose.find("of buffers"), std::string::npos) << verbose;
+  EXPECT_NE(more.find("96.0 MiB of buffers"), std::string::npos) << more;
+  EXPECT_EQ(run("-q"), "");
+}
+
 TEST_F(Session, AFullDiskUnderStdoutIsAnError) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   const ProcessResult result =
@@ -143,7 +177,8 @@ TEST_F(Session, ATemporaryDirectoryThatIsNotThereIsSaid) {
   // Encoded items are decoded into a temporary file.
   const std::string zstd = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/dcp-zstd-w2/ckpt";
   const ProcessResult result = expect(6, {"verify", "--data", zstd}, {{"TMPDIR=" + at("none")}, ""});
-  EXPECT_NE((result.out + result.err).find("error: cannot create temporary file"), std::string::npos) << result.out << result.err;
+  EXPECT_NE((result.out + result.err).find("error: cannot create temporary file"), std::string::npos)
+      << result.out << result.err;
 }
 
 TEST_F(Session, ARunDirectoryStandsForItsNewestCompleteStepAndSaysSo) {
@@ -152,11 +187,27 @@ TEST_F(Session, ARunDirectoryStandsForItsNewestCompleteStepAndSaysSo) {
   fs::remove(at("step-2/.metadata"));
   const ProcessResult inspect = expect(0, {"inspect", work.path()});
   EXPECT_NE(inspect.out.find("chosen      step-1"), std::string::npos) << inspect.out;
-  for (const std::string& said : {inspect.out, expect(0, {"verify", work.path()}).out,
-                                  expect(0, {"convert", work.path(), "-o", work.path() + ".pt", "--to", "torch", "--dry-run"}).err}) {
+  for (const std::string& said :
+       {inspect.out, expect(0, {"verify", work.path()}).out,
+        expect(0, {"convert", work.path(), "-o", work.path() + ".pt", "--to", "torch", "--dry-run"}).err}) {
     EXPECT_NE(said.find("warning: newer step is not complete and was passed over"), std::string::npos) << said;
     EXPECT_NE(said.find("step-2"), std::string::npos) << said;
   }
+}
+
+TEST_F(Session, InspectShowsValuesThatAreNoDicts) {
+  const std::string odd = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/";
+  const ProcessResult tensor = expect(0, {"inspect", "--tensors", "--extra", odd + "bare_tensor.pt"});
+  EXPECT_NE(tensor.out.find("1 tensor, "), std::string::npos) << tensor.out;
+  const ProcessResult number = expect(0, {"inspect", "--extra", odd + "bare_int.pt"});
+  EXPECT_NE(number.out.find("counters    5\n"), std::string::npos) << number.out;
+}
+
+TEST_F(Session, ANameThatMatchesNothingIsSaid) {
+  EXPECT_NE(expect(0, {"inspect", kSample, "--tensors", "--name", "nothing"}).err.find("nothing matches --name"),
+            std::string::npos);
+  EXPECT_NE(expect(4, {"diff", kSample, kSample, "--name", "nothing"}).err.find("nothing matches --name"),
+            std::string::npos);
 }
 
 // ---- verify
@@ -172,7 +223,9 @@ TEST_F(Session, VerifyNeverCallsOkWhatIsNotRecorded) {
 
 TEST_F(Session, SealingFindsLaterDamageAndNamesTheTensor) {
   fs::copy(kSample, at("ckpt"), fs::copy_options::recursive);
-  expect(0, {"verify", "--write-manifest", at("ckpt")});
+  const std::string sealed = expect(0, {"verify", "--write-manifest", at("ckpt")}).out;
+  EXPECT_NE(sealed.find("no damage found"), std::string::npos) << sealed;
+  EXPECT_NE(sealed.find("sealed, 28 tensors"), std::string::npos) << sealed;
   EXPECT_TRUE(fs::exists(at("ckpt/fsdpctl.manifest.json")));
   EXPECT_NE(expect(0, {"verify", "--data", at("ckpt")}).out.find("28 of 28 tensors"), std::string::npos);
   EXPECT_NE(expect(2, {"verify", "--write-manifest", at("ckpt")}).err.find("manifest already"), std::string::npos);
