@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <numeric>
 
 #include "lib/base/box.h"
@@ -13,22 +12,7 @@ namespace fsdpctl {
 namespace {
 
 constexpr uint64_t kLengthField = 8;
-constexpr uint64_t kDataAlignment = 64;
 constexpr size_t kMaxDims = 64;
-
-struct Tag {
-  std::string_view text;
-  DType dtype;
-};
-// In the order of the reference implementation, which sorts data from the last to the first.
-constexpr std::array<Tag, 20> kTags{{
-    {"BOOL", DType::boolean}, {"F4", DType::float4_e2m1fn_x2}, {"U8", DType::uint8}, {"I8", DType::int8},
-    {"F8_E5M2", DType::float8_e5m2}, {"F8_E4M3", DType::float8_e4m3fn}, {"F8_E8M0", DType::float8_e8m0fnu},
-    {"F8_E4M3FNUZ", DType::float8_e4m3fnuz}, {"F8_E5M2FNUZ", DType::float8_e5m2fnuz},
-    {"I16", DType::int16}, {"U16", DType::uint16}, {"F16", DType::float16}, {"BF16", DType::bfloat16},
-    {"I32", DType::int32}, {"U32", DType::uint32}, {"F32", DType::float32}, {"C64", DType::complex64},
-    {"F64", DType::float64}, {"I64", DType::int64}, {"U64", DType::uint64},
-}};
 
 // A tensor of the header while its fields are still coming.
 struct Draft {
@@ -234,16 +218,16 @@ bool HeaderEvents::check(SafetensorsEntry& entry) {
     sink_.report(about(code, std::move(what)).saw(std::move(expected), std::move(found)));
     return false;
   };
-  const auto tag = std::find_if(kTags.begin(), kTags.end(), [&](const Tag& t) { return t.text == draft_.tag; });
-  if (tag == kTags.end()) {
+  const std::optional<DType> dtype = dtype_of_safetensors(draft_.tag);
+  if (!dtype) {
     const bool six_bits = draft_.tag == "F6_E2M3" || draft_.tag == "F6_E3M2";
     return report(Exit::unsupported, six_bits ? "6-bit floats have no PyTorch dtype" : "unknown safetensors dtype", "",
                   draft_.tag.substr(0, 40));
   }
-  const bool packed = tag->dtype == DType::float4_e2m1fn_x2;
+  const bool packed = *dtype == DType::float4_e2m1fn_x2;
   const auto elements = checked_count(draft_.dims);
   uint64_t bits = 0;
-  if (!elements || __builtin_mul_overflow(*elements, packed ? 4 : 8ull * item_size(tag->dtype), &bits)) {
+  if (!elements || __builtin_mul_overflow(*elements, packed ? 4 : 8ull * item_size(*dtype), &bits)) {
     return report(Exit::damaged, "shape overflows", "", dims_text(draft_.dims));
   }
   if (draft_.extent[1] < entry.begin || bits % 8 != 0 || entry.length != bits / 8) {
@@ -257,7 +241,7 @@ bool HeaderEvents::check(SafetensorsEntry& entry) {
     }
     draft_.dims.back() /= 2;
   }
-  entry.dtype = tag->dtype;
+  entry.dtype = *dtype;
   entry.shape = arena_.store(Dims(draft_.dims));
   return true;
 }
@@ -357,50 +341,6 @@ SafetensorsHeader read_safetensors_header(const ReadAt& read, uint64_t file_size
   check_coverage(header, data_size, file_name, sink);
   drop_broken(header, events.broken(), data_size);
   return header;
-}
-
-void write_safetensors_header(const SafetensorsMetadata& metadata, std::span<const SafetensorsEntry> entries,
-                              std::string& out) {
-  const size_t start = out.size();
-  out.append(kLengthField, '\0');
-  out += '{';
-  if (!metadata.empty()) {
-    out += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata) {
-      append_json_string(key, out);
-      out += ':';
-      append_json_string(value, out);
-      out += ',';
-    }
-    out.back() = '}';
-    out += ',';
-  }
-  for (const SafetensorsEntry& e : entries) {
-    append_json_string(e.name, out);
-    fmt::format_to(std::back_inserter(out), ":{{\"dtype\":\"{}\",\"shape\":[", safetensors_dtype(e.dtype));
-    for (size_t d = 0; d < e.shape.size(); ++d) {
-      const bool pairs = e.dtype == DType::float4_e2m1fn_x2 && d + 1 == e.shape.size();
-      if (d > 0) out += ',';
-      fmt::format_to(std::back_inserter(out), "{}", pairs ? 2 * e.shape[d] : e.shape[d]);
-    }
-    fmt::format_to(std::back_inserter(out), "],\"data_offsets\":[{},{}]}},", e.begin, e.begin + e.length);
-  }
-  if (out.back() == ',') out.pop_back();
-  out += '}';
-  const size_t ragged = (out.size() - start) % kDataAlignment;
-  if (ragged != 0) out.append(kDataAlignment - ragged, ' ');
-  const uint64_t length = out.size() - start - kLengthField;
-  for (size_t i = 0; i < kLengthField; ++i) out[start + i] = static_cast<char>(length >> (8 * i));
-}
-
-std::string_view safetensors_dtype(DType dtype) {
-  const int order = safetensors_dtype_order(dtype);
-  return order < 0 ? std::string_view() : kTags[static_cast<size_t>(order)].text;
-}
-
-int safetensors_dtype_order(DType dtype) {
-  const auto tag = std::find_if(kTags.begin(), kTags.end(), [&](const Tag& t) { return t.dtype == dtype; });
-  return tag == kTags.end() ? -1 : static_cast<int>(tag - kTags.begin());
 }
 
 }  // namespace fsdpctl

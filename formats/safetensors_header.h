@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +49,7 @@ SafetensorsHeader read_safetensors_header(const ReadAt& read, uint64_t file_size
 void write_safetensors_header(const SafetensorsMetadata& metadata, std::span<const SafetensorsEntry> entries,
                               std::string& out);
 
+std::optional<DType> dtype_of_safetensors(std::string_view tag);   // nullopt for tags that PyTorch has no dtype for
 // "BF16"; empty for what the format cannot hold.
 std::string_view safetensors_dtype(DType dtype);
 // Position among the dtypes: data is written from the highest to the lowest, which aligns every tensor.

@@ -57,6 +57,8 @@ class TorchObjectHandler : public PickleHandler {
              const std::function<void(Piece& piece, size_t storage)>& encoded = nullptr);
 
  private:
+  static constexpr uint32_t kFirstClass = 64;   // what know() answers for storage classes: this and their row
+
   // What a storage leaf stands for while the pickle is read: a storage or (legacy stream) a range of one.
   struct Range {
     uint32_t storage = 0;
@@ -90,6 +92,7 @@ class TorchObjectHandler : public PickleHandler {
   TensorIndex add_view(const View& view);
   bool same_view(TensorIndex tensor, const View& view) const;
   uint64_t view_hash(const View& view) const;
+  static std::string global_name(const Value& v);
   Error wrong(std::string what, std::string_view function) const;
   void warn_once(std::string what, std::string found);
 
@@ -97,7 +100,7 @@ class TorchObjectHandler : public PickleHandler {
   const int rank_;
   const std::string& name_;
   FindingSink& sink_;
-  std::vector<StorageClassName> classes_;                           // of storages; know() answers kFirstClass + row
+  std::vector<StorageClassName> classes_;                           // of storages
   std::vector<TorchStorage> storages_;
   std::vector<Range> ranges_;
   std::unordered_map<std::string_view, uint32_t> by_key_;           // storages whose key is not their number

@@ -179,7 +179,8 @@ TEST(TorchObject, RefusesViewsThatCannotBe) {
   expect_refused(v2(s, 0, {2, 2}, {1}), Exit::damaged, "unknown arguments");
   expect_refused(v2(s, 0, std::vector<int64_t>(65, 1), std::vector<int64_t>(65, 1)), Exit::damaged, "unknown arguments");
   expect_refused(v2(storage("QInt8Storage", "0", 4), 0, {4}, {1}), Exit::damaged, "quantized");
-  EXPECT_NO_THROW(read(v2(s, 0, {1 << 20}, {0})));
+  EXPECT_NO_THROW(read(v2(s, 0, {12 << 20}, {0})));   // 2^20 times the elements of `s`
+  expect_refused(v2(s, 0, {(12 << 20) + 1}, {0}), Exit::unsupported, "larger than its storage");
   EXPECT_NO_THROW(read(v2(s, 99, {0, 5}, {5, 1})));   // PyTorch does not look at the offset of nothing
 }
 
