@@ -164,7 +164,7 @@ Run declare(CLI::App& app, const FormatList& formats) {
   app.add_flag("--strip-wrappers", options->strip_wrappers,
                "remove module., _orig_mod., _fsdp_wrapped_module. and _checkpoint_wrapped_module. from FQNs");
   app.add_flag("--fill-missing", options->fill_missing,
-               "add param-group fields that newer PyTorch wants, with their documented defaults");
+               "add fields of param groups and LR schedulers that newer PyTorch wants, with their defaults");
   add_value(
       app, "--max-shard-size",
       [options](const std::string& text) { options->max_shard_bytes = parse_shard_size(text); }, "SIZE",

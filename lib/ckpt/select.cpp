@@ -39,6 +39,7 @@ Checkpoint select(const Checkpoint& checkpoint, const Selection& selection, std:
   NameMap names(parts, selection);
   std::optional<Value> tree = TreeEditor(checkpoint, parts, selection, names, changes).edit();
   if (!tree) throw Error(Exit::refused, "nothing is left of the checkpoint").try_("--part all, or fewer --drop patterns");
+  if (selection.fill_missing) fill_schedulers(*tree, changes);
   names.list_renames(changes);
   std::vector<TensorIndex> numbers;
   Checkpoint selected = with_tree(checkpoint, std::move(*tree), &numbers);

@@ -50,6 +50,9 @@ class TreeEditor {
 // An optimizer under a selection: state, groups and flattened keys follow the names, missing group fields are filled.
 Value edit_optimizer(const OptimizerInfo& optimizer, const Selection& selection, const NameMap& names, std::vector<Change>& changes);
 
+// Adds to state dicts of LRSchedulers what newer PyTorch keeps there.
+void fill_schedulers(Value& tree, std::vector<Change>& changes);
+
 // Error(refused) when two entries have one key.
 void check_keys(const std::vector<Entry>& entries, const std::string& path);
 

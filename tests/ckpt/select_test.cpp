@@ -291,6 +291,36 @@ TEST(Select, FlattenedKeysFollowNamesAndAreFilled) {
   EXPECT_THAT(texts(changes), Contains("dropped optim.state.m.b.momentum_buffer: state of m.b"));
 }
 
+TEST(Select, FillsWhatNewerReleasesKeepOfSchedulers) {
+  const Value old = dict({{"base_lrs", list({Value::real(0.1)})}, {"last_epoch", Value::integer(3)},
+                          {"_get_lr_called_within_step", Value::boolean(false)}, {"_last_lr", list({Value::real(0.1)})}});
+  Value recent = dict(MadeEntries{{"last_epoch", Value::integer(3)}, {"_get_lr_called_within_step", Value::boolean(false)},
+                                  {"_is_initial", Value::boolean(true)}});
+  MadeCheckpoint m;
+  m.checkpoint.tree = dict({{"model", dict({{"a", m.tensor("", {2})}})},
+                            {"sched", old},
+                            {"recent", recent},
+                            {"sequence", dict({{"last_epoch", Value::integer(3)}, {"_schedulers", list({old, recent})}})},
+                            {"flat._get_lr_called_within_step", Value::boolean(false)},
+                            {"flat.last_epoch", Value::integer(1)},
+                            {"plateau", dict({{"last_epoch", Value::integer(3)}, {"best", Value::real(1)}})}});
+  FindingSink sink;
+  m.checkpoint.finish(sink);
+  std::vector<Change> changes;
+  Selection s;
+  EXPECT_TRUE(equal(select(m.checkpoint, s, changes).tree, m.checkpoint.tree));
+  s.fill_missing = true;
+  const Checkpoint out = select(m.checkpoint, s, changes);
+  EXPECT_THAT(texts(changes), ElementsAre("filled sched._is_initial: False (default of LRScheduler)",
+                                          "filled sequence._schedulers.0._is_initial: False (default of LRScheduler)",
+                                          "filled flat._is_initial: False (default of LRScheduler)"));
+  EXPECT_FALSE(at(out.tree, {"sched", "_is_initial"})->as_boolean());
+  EXPECT_FALSE(at(out.tree, {"sequence", "_schedulers", "0", "_is_initial"})->as_boolean());
+  EXPECT_FALSE(out.tree.find("flat._is_initial")->as_boolean());
+  EXPECT_TRUE(equal(*out.tree.find("recent"), recent));
+  EXPECT_TRUE(equal(*out.tree.find("plateau"), *m.checkpoint.tree.find("plateau")));
+}
+
 struct WithIds {
   MadeCheckpoint m;
   explicit WithIds(bool recorded) {
