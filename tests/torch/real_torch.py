@@ -121,6 +121,7 @@ UNREADABLE = {("hf-safetensors/dtypes/all.safetensors", "hf-dcp")}
 REFUSED |= {
     "dcp": r"(?!)",
 }
+HDF5_REFUSED = r"(?!)"
 
 
 def conversion(h, source, target, name, arguments):
@@ -138,8 +139,8 @@ def conversion(h, source, target, name, arguments):
         if target in ("safetensors", "hf-dcp"):
             # Plain FQNs for a bare model; tensors alone, since nothing else is visible to these libraries.
             if target == "hf-dcp" or not set(got_tensors) <= set(tensors):
-                tensors = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.") or "optim" not in k}
-            tensors = {k: v for k, v in tensors.items() if k in got_tensors or target != "hf-dcp"}
+                model = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+                tensors = model or tensors
             if target == "safetensors":   # tied tensors are one copy; the other name is recorded in the header
                 tensors = {k: v for k, v in tensors.items() if k in got_tensors or v not in got_tensors.values()}
             return differences(tensors, got_tensors) if got_tensors else ["nothing in the output"]
@@ -162,6 +163,85 @@ def there_and_back(h, source):
     h.check(f"{source} -> safetensors -> torch", action)
 
 
+# What h5py shows of a dtype that numpy does not have; the others look the same. None: a record.
+H5PY = {"bfloat16": "float32", "float8_e5m2": "float16", "complex32": None}
+
+
+def h5_path(key, file):
+    """Where a key of the checkpoint is in the file, by the scheme that formats/hdf5.md promises."""
+    def escaped(name):
+        if name in ("", ".", ".."):
+            return "%2E" * len(name) or "%"
+        return name.replace("%", "%25").replace("/", "%2F")
+
+    parts = key.split(".")
+    places = ["extra/" + escaped(key)] + ["model/" + escaped(".".join(parts[i:])) for i in range(len(parts))]
+    if "state" in parts:
+        at = parts.index("state")
+        fqn, field, optimizer = ".".join(parts[at + 1:-1]), parts[-1], ".".join(parts[:at])
+        places += [f"optimizer/{field}/{escaped(fqn)}", f"optimizer/{escaped(optimizer)}/{field}/{escaped(fqn)}"]
+    return next((p for p in places if p in file), None)
+
+
+def h5_difference(dataset, expected):
+    """One tensor as h5py shows it: its bytes, and their values in the type that users see."""
+    import hashlib
+
+    import h5py
+    import numpy
+    import torch
+
+    dtype, shape = expected["dtype"], expected["shape"]
+    raw = numpy.zeros(dataset.size * dataset.id.get_type().get_size(), "uint8")
+    if raw.size:
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, raw, dataset.id.get_type())
+    if list(dataset.shape) != shape or hashlib.sha256(raw.tobytes()).hexdigest() != expected["sha256"]:
+        return f"{dataset.shape} and its bytes, expected {expected}"
+    real = torch.frombuffer(bytearray(raw.tobytes()), dtype=getattr(torch, dtype)) if raw.size else torch.empty(0, dtype=getattr(torch, dtype))
+    if "torch_dtype" in dataset.attrs:
+        said = dataset.attrs["torch_dtype"].decode()   # h5py shows texts of fixed length as bytes
+        return None if said == dtype and dataset.dtype.kind == "u" else f"torch_dtype {said} of {dataset.dtype}"
+    shown = H5PY.get(dtype, dtype)
+    if shown is None:
+        return None
+    if str(dataset.dtype) != shown:
+        return f"shown as {dataset.dtype}"
+    wanted = real.to(getattr(torch, shown)).numpy().reshape(shape)
+    return None if numpy.array_equal(dataset[()], wanted, equal_nan=shown[:3] in ("flo", "com")) else "values differ"
+
+
+def through_hdf5(h, source):
+    def action():
+        import h5py
+
+        out = h.out("x.h5")
+        arguments = ["convert", h.fixture(source), "-o", out, "--to", "hdf5"]
+        result = subprocess.run([h.o.fsdpctl, *arguments], capture_output=True, text=True)
+        if result.returncode == 4 and re.search(HDF5_REFUSED, source):
+            return [] if not os.path.exists(out) else ["refused, but something was written"]
+        if result.returncode != 0:
+            return [f"ended with {result.returncode}: {result.stderr[-1500:]}"]
+        tensors, values = h.look(h.fixture(source))
+        lines = []
+        with h5py.File(out) as file:
+            for key, expected in tensors.items():
+                path = h5_path(key, file)
+                wrong = "no dataset" if path is None else h5_difference(file[path], expected)
+                if wrong:
+                    lines.append(f"{key}: {wrong}")
+        if shutil.which("h5dump"):
+            subprocess.run(["h5dump", "-H", out], check=True, stdout=subprocess.DEVNULL)
+        for target, name in (("torch", "back.pt"), ("dcp", "back")):
+            back = h.out(name)
+            h.fsdpctl("convert", out, "-o", back, "--to", target, *(["--world-size", "2"] if target == "dcp" else []))
+            h.seen.pop(back, None)
+            got_tensors, got_values = h.look(back)
+            expected_values = without_counters(values) if target == "dcp" else values
+            lines += [f"{target}: {d}" for d in differences(tensors, got_tensors) + differences(expected_values, got_values)]
+        return lines
+    h.check(f"{source} -> hdf5 -> torch, dcp", action)
+
+
 def conversions(h):
     for source in SOURCES:
         for target, name, arguments in TARGETS:
@@ -170,6 +250,8 @@ def conversions(h):
             conversion(h, source, target, name, arguments)
     for source in ("2.13.0/dcp-fsdp2-w3/ckpt", "2.13.0/plain/checkpoint.pt"):
         there_and_back(h, source)
+    for source in SOURCES:
+        through_hdf5(h, source)
 
 
 # ---------------------------------------------------------------- training
@@ -203,9 +285,8 @@ def training(h):
     def old_optimizer():
         out = h.out("filled")
         h.fsdpctl("convert", h.fixture("2.4.1/dcp-fsdp2-w2/ckpt"), "-o", out, "--to", "dcp", "--fill-missing")
-        # The scheduler's own state has gained a key too; no optimizer field stands for it.
-        return load_into(h, out, "2.4.1/dcp-fsdp2-w2", "fsdp2", 2, ["--no-sched"])
-    h.check("2.4.1 optimizer with --fill-missing, trained on by fsdp2", old_optimizer)
+        return load_into(h, out, "2.4.1/dcp-fsdp2-w2", "fsdp2", 2, [])
+    h.check("2.4.1 optimizer and scheduler with --fill-missing, trained on by fsdp2", old_optimizer)
 
     def from_torch():
         out = h.out("x.pt")
