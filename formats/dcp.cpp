@@ -1,5 +1,6 @@
 #include "formats/dcp.h"
 
+#include "formats/annotations.h"
 #include "formats/dcp_carry.h"
 #include "formats/dcp_files.h"
 #include "formats/dcp_layout.h"
@@ -27,7 +28,10 @@ class DcpFormat : public Format {
 
   Capabilities capabilities() const override { return {.writes = true, .world_size = true, .single_file = false}; }
 
-  void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override { report_dcp_losses(checkpoint, sink); }
+  void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override {
+    report_dcp_losses(checkpoint, sink);
+    report_lost_annotations(checkpoint, sink);
+  }
 
   FilePlan lay_out(const Checkpoint& checkpoint, const Target& target) const override { return lay_out_dcp(checkpoint, *target.placement); }
 };

@@ -9,6 +9,7 @@
 
 #include "formats/codec/python_classes.h"
 #include "formats/dcp_flatten.h"
+#include "formats/special_tensors.h"
 
 namespace fsdpctl {
 namespace {
@@ -27,15 +28,15 @@ std::string kind_text(Kind kind) {
 // Counts what happens often, and remembers where it happened first.
 struct Tally {
   uint64_t count = 0;
-  std::string first;
-  void add(const std::string& path) {
-    if (count++ == 0) first = path;
+  Location first;
+  void add(Location where) {
+    if (count++ == 0) first = std::move(where);
   }
 };
 
 class Losses {
  public:
-  explicit Losses(FindingSink& sink) : sink_(sink) {}
+  Losses(const Checkpoint& checkpoint, FindingSink& sink) : file_(checkpoint.metadata_file), sink_(sink) {}
 
   // Mappings and lists that are taken apart.
   void descend(const Value& value) {
@@ -66,13 +67,27 @@ class Losses {
     path_.resize(length);
   }
 
+  // The mapping at the top has no path: it is named by its file.
+  Location here() const {
+    Location where;
+    (path_.empty() ? where.path : where.key) = path_.empty() ? file_ : path_;
+    return where;
+  }
+
+  void report(Finding finding) {
+    finding.where = here();
+    sink_.report(std::move(finding));
+  }
+
   void mapping(const Value& value) {
     if (value.is(Kind::counter)) {   // named each, with its path: one value of ours becomes several
-      sink_.report(note("a Counter becomes a plain dict, as whenever PyTorch saves this way").key(path_));
+      report(note("a Counter becomes a plain dict, as whenever PyTorch saves this way"));
     } else if (!value.is(Kind::dict)) {
-      kinds_.add(fmt::format("{} ({})", path_, kind_text(value.kind())));
+      Location where = here();
+      (path_.empty() ? where.path : where.key) += fmt::format(" ({})", kind_text(value.kind()));
+      kinds_.add(std::move(where));
     }
-    if (value.is(Kind::ordered_dict) && !value.node<MappingNode>().attributes.is(Kind::none)) attributes_.add(path_);
+    if (value.is(Kind::ordered_dict) && !value.node<MappingNode>().attributes.is(Kind::none)) attributes_.add(here());
     std::string keys;
     uint64_t count = 0;
     for (const Entry& e : value.entries()) {
@@ -80,23 +95,23 @@ class Losses {
       if (++count <= 3) keys += (keys.empty() ? "" : ", ") + key_text(e.key);
     }
     if (count == 0) return;
-    sink_.report(warning("keys become strings").key(path_).found_only(count > 3 ? fmt::format("{} ... ({} keys)", keys, count) : keys));
+    report(warning("keys become strings").found_only(count > 3 ? fmt::format("{} ... ({} keys)", keys, count) : keys));
   }
 
   void tensor(const Value& value) {
-    if (value.as_tensor().parameter) parameters_.add(path_);
+    if (value.as_tensor().parameter) parameters_.add(here());
     if (!value.tensor_attributes().is(Kind::none)) {
-      sink_.report(warning("attributes of a tensor are not stored").key(path_));
+      report(warning("attributes of a tensor are not stored"));
     }
   }
 
   // A value that is stored as a whole.
   void inspect(const Value& value) {
     if (has_storage(value)) {
-      sink_.report(error(Exit::refused, "quantised, sparse and other special tensors do not fit into a distributed checkpoint")
-                       .key(path_).found_only(object_class_).try_("--drop '" + path_ + "', or convert --to torch"));
+      report(error(Exit::refused, "quantised, sparse and other special tensors do not fit into a distributed checkpoint")
+                 .found_only(object_class_).try_("--drop '" + path_ + "', or convert --to torch"));
     } else if (!object_class_.empty()) {
-      sink_.report(warning("value needs its own Python code to be loaded").key(path_).found_only(object_class_));
+      report(warning("value needs its own Python code to be loaded").found_only(object_class_));
     }
     object_class_.clear();
     seen_.clear();
@@ -123,7 +138,7 @@ class Losses {
     }
     const auto& object = value.node<ObjectNode>();
     const std::string name = object.class_name();
-    if (name.find("._rebuild_") != std::string::npos && name.starts_with("torch.")) return object_class_ = name, true;   // no storage: meta
+    if (is_special_tensor(object)) return object_class_ = name, true;   // meta tensors have no storage
     if (object_class_.empty() && is_foreign(object)) object_class_ = name;
     if (has_storage(object.args) || has_storage(object.kwargs) || has_storage(object.state) || any(object.items)) return true;
     for (const Entry& e : object.entries) {
@@ -140,9 +155,13 @@ class Losses {
 
   void tell(const Tally& tally, const char* what) {
     if (tally.count == 0) return;
-    sink_.report(note(what).key(tally.first).found_only(tally.count > 1 ? fmt::format("{} of them", tally.count) : ""));
+    Finding finding = note(what);
+    finding.found_only(tally.count > 1 ? fmt::format("{} of them", tally.count) : "");
+    finding.where = tally.first;
+    sink_.report(std::move(finding));
   }
 
+  const std::string& file_;
   FindingSink& sink_;
   std::string path_;
   std::string object_class_;
@@ -196,7 +215,7 @@ void report_dcp_losses(const Checkpoint& checkpoint, FindingSink& sink) {
     sink.report(e.finding());
     if (!checkpoint.tree.is_mapping()) return;
   }
-  Losses losses(sink);
+  Losses losses(checkpoint, sink);
   losses.descend(checkpoint.tree);
   losses.summary();
 }

@@ -5,7 +5,9 @@
 #include <span>
 #include <unordered_map>
 
+#include "formats/annotations.h"
 #include "formats/codec/json_events.h"
+#include "formats/special_tensors.h"
 #include "lib/base/checksum.h"
 #include "lib/base/utf8.h"
 #include "lib/base/value_json.h"
@@ -140,6 +142,24 @@ void add_tree(const Checkpoint& checkpoint, Hdf5Content& content) {
   content.texts.push_back({{{own, std::string(kHdf5Tree)}}, value_to_json(renumbered(checkpoint.tree, number), JsonForm::stored)});
 }
 
+// Attributes of the root are small and end at the first zero.
+bool fits_attribute(const Annotation& annotation) {
+  const auto& [name, text] = annotation;
+  return !name.empty() && name.size() < kHdf5MaxAttributeName && text.size() <= kMaxLinkName && name.find('\0') == std::string::npos &&
+         text.find('\0') == std::string::npos;
+}
+
+// Sorts annotations into those that become attributes and those that are lost.
+std::vector<Annotation> choose_attributes(const Checkpoint& checkpoint, std::vector<Annotation>* lost) {
+  std::vector<Annotation> attributes;
+  for (const Annotation& annotation : annotations(checkpoint)) {
+    if (is_format_tag(checkpoint, annotation.first)) continue;
+    if (attributes.size() < kHdf5MaxAttributes && fits_attribute(annotation)) attributes.push_back(annotation);
+    else if (lost != nullptr) lost->push_back(annotation);
+  }
+  return attributes;
+}
+
 }  // namespace
 
 Hdf5Content hdf5_content(const Checkpoint& checkpoint) {
@@ -148,6 +168,7 @@ Hdf5Content hdf5_content(const Checkpoint& checkpoint) {
   add_tensors(checkpoint, parts, content);
   TextCollector(parts, content.texts).root(checkpoint.tree);
   add_tree(checkpoint, content);
+  content.attributes = choose_attributes(checkpoint, nullptr);
   return content;
 }
 
@@ -161,16 +182,20 @@ void check_hdf5_content(const Checkpoint& checkpoint, const Hdf5Content& content
       sink.report(error(Exit::refused, "name is too long for HDF5").key(whose.substr(0, 200)));
     }
   };
+  const bool special = refuse_special_tensors(checkpoint, sink);   // says all of their storages too
   for (const Hdf5Tensor& tensor : content.tensors) {
     const TensorInfo& info = checkpoint.tensors[tensor.tensor];
     const std::string key(info.key);
-    if (info.role == Role::storage) sink.report(error(Exit::refused, "bytes of an inert object cannot be a dataset").key(key));
+    if (info.role == Role::storage && !special) sink.report(error(Exit::refused, "bytes of an inert object cannot be a dataset").key(key));
     if (info.shape.size() > kMaxRank) {
       sink.report(error(Exit::refused, "tensor has more dimensions than HDF5 allows").key(key).saw("at most 32", std::to_string(info.shape.size())));
     }
     for (const Hdf5Path& path : tensor.paths) take(path, key);
   }
   for (const Hdf5Text& text : content.texts) take(text.path, text.path.elements.back());
+  std::vector<Annotation> lost;
+  choose_attributes(checkpoint, &lost);
+  for (const Annotation& annotation : lost) report_lost_annotation(annotation, sink);
 }
 
 std::string hdf5_paths_crc(const std::vector<std::string>& sorted_paths) {

@@ -23,11 +23,15 @@ struct Hdf5Text {
 struct Hdf5Content {
   std::vector<Hdf5Tensor> tensors;    // in tree order
   std::vector<Hdf5Text> texts;        // for people: /extra/..., and the tree, which fsdpctl reads
+  std::vector<std::pair<std::string, std::string>> attributes;   // of the root: the annotations that HDF5 can hold
 };
 Hdf5Content hdf5_content(const Checkpoint& checkpoint);
 
-// Paths that two things would have, and what datasets cannot hold, as refusals.
+// Paths that two things would have, and what datasets cannot hold, as refusals; annotations that are lost, as warnings.
 void check_hdf5_content(const Checkpoint& checkpoint, const Hdf5Content& content, FindingSink& sink);
+
+inline constexpr size_t kHdf5MaxAttributeName = 256;       // bytes, with the zero at the end
+inline constexpr size_t kHdf5MaxAttributes = 1000;         // of the root, that are read and written
 
 // ---- the recorded tree, shared by writing and reading
 inline constexpr std::string_view kHdf5Own = "fsdpctl";      // group of what only fsdpctl reads

@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "formats/annotations.h"
 #include "formats/hdf5_content.h"
 #include "formats/hdf5_scan.h"
 #include "lib/base/temporary.h"
@@ -119,9 +120,9 @@ class Reader {
       if (object.content == Hdf5Object::Content::tensor) add_tensor(object);
     }
     check_overlap();
-    checkpoint_.tree = recorded_tree(scan).value_or(Value());
-    if (checkpoint_.tree.is(Kind::none)) checkpoint_.tree = tree_of_groups(scan);
-    for (auto& [key, value] : scan.attributes) checkpoint_.facts.emplace_back("attribute." + key, value);
+    std::optional<Value> recorded = recorded_tree(scan);
+    checkpoint_.tree = recorded ? *std::move(recorded) : tree_of_groups(scan);
+    for (auto& [key, value] : scan.attributes) add_annotation(checkpoint_, key, std::move(value));
     checkpoint_.resolver = resolver_;
     checkpoint_.metadata_file = name_;
     checkpoint_.data_files = {name_};

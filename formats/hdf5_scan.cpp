@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <optional>
 #include <set>
 
+#include "formats/hdf5_child.h"
+#include "formats/hdf5_content.h"
 #include "formats/hdf5_names.h"
 #include "formats/hdf5_records.h"
 #include "formats/hdf5_types.h"
@@ -21,31 +23,10 @@ constexpr int kMaxDepth = 100;                       // groups in groups
 constexpr size_t kMaxAttribute = 64 * 1024;          // bytes of one that is read
 constexpr uint64_t kMaxText = 512ull << 20;          // bytes of a string dataset
 constexpr uint64_t kMaxTexts = 1'000'000;
-constexpr uint64_t kBlock = 16ull << 20;             // bytes read from the library at once
 // Deflate makes at most 1,032 bytes of one; unwritten parts read as the fill value. More than this is no tensor that anyone saved.
 constexpr uint64_t kMaxExpansion = 1100, kFreeExpansion = 64ull << 20;
 
 enum class Record : uint64_t { object, attribute, remark };
-
-Error damaged(std::string_view doing, const std::string& path) {
-  return Error(Exit::damaged, "HDF5 library cannot read").key(path).found_only(std::string(doing));
-}
-
-// The library's file in this process. Only in children.
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path) {
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-    H5PLset_loading_state(0);   // filters are code: none is loaded from wherever HDF5_PLUGIN_PATH points
-    ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);
-    file_ = Hdf5Id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-    if (!file_) throw damaged("opening the file", "");
-  }
-  hid_t get() const { return file_.get(); }
-
- private:
-  Hdf5Id file_;
-};
 
 struct Link {
   std::string name;
@@ -69,30 +50,31 @@ std::vector<Link> links_of(hid_t group, const std::string& path) {
   const bool tracked = H5Pget_link_creation_order(plan.get(), &order) >= 0 && (order & H5P_CRT_ORDER_TRACKED) != 0;
   std::vector<Link> links;
   if (H5Literate(group, tracked ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME, H5_ITER_INC, nullptr, collect_link, &links) < 0) {
-    throw damaged("listing a group", path);
+    throw hdf5_damage("listing a group", path);
   }
   return links;
 }
 
-// A text attribute, empty where there is none that can be read.
-std::string text_attribute(hid_t object, const char* name) {
-  if (H5Aexists(object, name) <= 0) return {};
+// A text attribute; nullopt where there is none that can be read.
+std::optional<std::string> text_attribute(hid_t object, const char* name) {
+  if (H5Aexists(object, name) <= 0) return std::nullopt;
   const Hdf5Id attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
   const Hdf5Id type(H5Aget_type(attribute.get()), H5Tclose), space(H5Aget_space(attribute.get()), H5Sclose);
-  if (H5Tget_class(type.get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.get()) != 1) return {};
+  if (H5Tget_class(type.get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.get()) != 1) return std::nullopt;
   if (H5Tis_variable_str(type.get()) > 0) {
     char* text = nullptr;
-    if (H5Aread(attribute.get(), type.get(), &text) < 0 || text == nullptr) return {};
+    if (H5Aread(attribute.get(), type.get(), &text) < 0 || text == nullptr) return std::nullopt;
     std::string copy(text, ::strnlen(text, kMaxAttribute));
     H5free_memory(text);
     return copy;
   }
   const size_t size = H5Tget_size(type.get());
-  if (size > kMaxAttribute) return {};
+  if (size > kMaxAttribute) return std::nullopt;
   std::string text(size, '\0');
-  if (H5Aread(attribute.get(), type.get(), text.data()) < 0) return {};
+  if (H5Aread(attribute.get(), type.get(), text.data()) < 0) return std::nullopt;
   // Own names are padded with zeros and may hold some; others' end at the first.
   if (H5Tget_strpad(type.get()) == H5T_STR_NULLTERM) text.resize(::strnlen(text.data(), size));
+  if (text == std::string_view("\0", 1)) text.clear();   // no string of HDF5 has no bytes
   return text;
 }
 
@@ -102,7 +84,7 @@ class Scanner {
 
   void run() {
     const Hdf5Id root(H5Gopen2(file_, "/", H5P_DEFAULT), H5Gclose);
-    if (!root) throw damaged("opening the root group", "");
+    if (!root) throw hdf5_damage("opening the root group", "");
     root_attributes(root.get());
     visited_.insert(info_of(root.get(), "").addr);
     group(root.get(), "", {}, 0);
@@ -129,7 +111,7 @@ class Scanner {
 
   void object(hid_t parent, const std::string& name, const std::string& path, const Names& names, int depth) {
     const Hdf5Id id(H5Oopen(parent, name.c_str(), H5P_DEFAULT), H5Oclose);
-    if (!id) throw damaged("opening an object", path);
+    if (!id) throw hdf5_damage("opening an object", path);
     const H5O_info_t info = info_of(id.get(), path);
     Names below = names;
     below.push_back(original_name(id.get(), info, name));
@@ -148,7 +130,7 @@ class Scanner {
   // What an escaped link stands for; others' attributes of that name mean something else.
   static std::string original_name(hid_t id, const H5O_info_t& info, const std::string& link) {
     if (info.num_attrs == 0 || link.find('%') == std::string::npos || H5Aexists(id, kOriginalName) <= 0) return link;
-    const std::string original = text_attribute(id, kOriginalName);
+    const std::string original = text_attribute(id, kOriginalName).value_or("");
     if (link == hdf5_link_name("")) return {};
     return hdf5_link_name(original) == link ? original : link;
   }
@@ -156,7 +138,7 @@ class Scanner {
   // Of a dataset with several links, the attribute may tell what one of the others stands for.
   static bool has_name_of_another_link(hid_t id, const H5O_info_t& info) {
     if (info.rc < 2 || info.num_attrs == 0 || H5Aexists(id, kOriginalName) <= 0) return false;
-    const std::string original = text_attribute(id, kOriginalName);
+    const std::string original = text_attribute(id, kOriginalName).value_or("");
     return hdf5_link_name(original) != original;
   }
 
@@ -165,7 +147,7 @@ class Scanner {
     const Hdf5Id type(H5Dget_type(id), H5Tclose), space(H5Dget_space(id), H5Sclose);
     Hdf5Element element = hdf5_element(type.get());
     if (info.num_attrs > 0) {
-      const std::string dtype = text_attribute(id, kTorchDtype);
+      const std::string dtype = text_attribute(id, kTorchDtype).value_or("");
       if (!dtype.empty() && apply_torch_dtype(dtype, element)) ++known_attributes;
     }
     count_attributes(id, info, path, known_attributes);
@@ -187,9 +169,9 @@ class Scanner {
 
   static std::vector<int64_t> shape_of(hid_t space, const std::string& path) {
     const int rank = H5Sget_simple_extent_ndims(space);
-    if (rank < 0 || rank > H5S_MAX_RANK) throw damaged("reading a dataspace", path);
+    if (rank < 0 || rank > H5S_MAX_RANK) throw hdf5_damage("reading a dataspace", path);
     std::vector<hsize_t> dims(static_cast<size_t>(rank));
-    if (H5Sget_simple_extent_dims(space, dims.data(), nullptr) < 0) throw damaged("reading a dataspace", path);
+    if (H5Sget_simple_extent_dims(space, dims.data(), nullptr) < 0) throw hdf5_damage("reading a dataspace", path);
     std::vector<int64_t> shape;
     for (const hsize_t d : dims) shape.push_back(d > INT64_MAX ? -1 : static_cast<int64_t>(d));
     return shape;
@@ -247,12 +229,12 @@ class Scanner {
     object.content = object.shape.empty() ? Hdf5Object::Content::text : Hdf5Object::Content::texts;
     if (variable) {
       std::vector<char*> pointers(*elements, nullptr);
-      if (H5Dread(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()) < 0) throw damaged("reading strings", path);
+      if (H5Dread(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()) < 0) throw hdf5_damage("reading strings", path);
       for (const char* text : pointers) object.texts.emplace_back(text == nullptr ? "" : text);   // the process ends soon: nothing to free
       return;
     }
     std::string bytes(*elements * size, '\0');
-    if (H5Dread(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) throw damaged("reading strings", path);
+    if (H5Dread(id, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) throw hdf5_damage("reading strings", path);
     const bool spaces = H5Tget_strpad(type) == H5T_STR_SPACEPAD;
     for (size_t i = 0; i < *elements; ++i) {
       std::string text = bytes.substr(i * size, size);
@@ -290,23 +272,24 @@ class Scanner {
 
   static H5O_info_t info_of(hid_t id, const std::string& path) {
     H5O_info_t info = {};
-    if (H5Oget_info2(id, &info, H5O_INFO_BASIC | H5O_INFO_NUM_ATTRS) < 0) throw damaged("examining an object", path);
+    if (H5Oget_info2(id, &info, H5O_INFO_BASIC | H5O_INFO_NUM_ATTRS) < 0) throw hdf5_damage("examining an object", path);
     return info;
   }
 
   void root_attributes(hid_t root) {
     const hsize_t count = info_of(root, "").num_attrs;
-    for (hsize_t i = 0; i < std::min<hsize_t>(count, 1000); ++i) {
-      std::array<char, 256> name{};
+    for (hsize_t i = kHdf5MaxAttributes; i < count; ++i) unread_attribute("/");
+    for (hsize_t i = 0; i < std::min<hsize_t>(count, kHdf5MaxAttributes); ++i) {
+      std::array<char, kHdf5MaxAttributeName> name{};
       if (H5Aget_name_by_idx(root, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT) < 0) continue;
-      const std::string text = text_attribute(root, name.data());
-      if (text.empty()) {
+      const auto text = text_attribute(root, name.data());
+      if (!text) {
         unread_attribute(std::string("/") + name.data());
         continue;
       }
       record_.number(static_cast<uint64_t>(Record::attribute));
       record_.text(name.data());
-      record_.text(text);
+      record_.text(*text);
       send_(record_.take());
     }
   }
@@ -345,121 +328,6 @@ Hdf5Object object_of(RecordReader& record) {
   return object;
 }
 
-// Reads one dataset block by block and writes its rows where they belong.
-class DatasetReader {
- public:
-  DatasetReader(hid_t file, const Hdf5Read& read, FileHandle& spool) : read_(read), spool_(spool) {
-    dataset_ = Hdf5Id(H5Dopen2(file, read.path.c_str(), H5P_DEFAULT), H5Dclose);
-    if (!dataset_) throw damaged("opening a dataset", read.path);
-    type_ = Hdf5Id(H5Dget_type(dataset_.get()), H5Tclose);
-    space_ = Hdf5Id(H5Dget_space(dataset_.get()), H5Sclose);
-    item_ = H5Tget_size(type_.get());
-    dims_.resize(static_cast<size_t>(std::max(0, H5Sget_simple_extent_ndims(space_.get()))));
-    H5Sget_simple_extent_dims(space_.get(), dims_.data(), nullptr);
-    uint64_t bytes = item_;
-    for (const hsize_t d : dims_) bytes *= d;
-    if (bytes != read.length) throw damaged("finding the dataset unchanged", read.path);
-  }
-
-  void run() {
-    if (dims_.empty()) return read_whole();
-    const std::vector<hsize_t> block = block_dims();
-    std::vector<hsize_t> at(dims_.size(), 0), size(dims_.size());
-    while (true) {
-      for (size_t d = 0; d < dims_.size(); ++d) size[d] = std::min(block[d], dims_[d] - at[d]);
-      read_block(at, size);
-      size_t d = dims_.size();
-      while (d > 0 && (at[d - 1] += block[d - 1]) >= dims_[d - 1]) at[--d] = 0;
-      if (d == 0) return;
-    }
-  }
-
- private:
-  void read_whole() {
-    buffer_.resize(item_);
-    if (H5Dread(dataset_.get(), type_.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer_.data()) < 0) throw damaged("reading a dataset", read_.path);
-    spool_.write(read_.spool_offset, buffer_);
-  }
-
-  // Whole chunks, as many as fit the block size: first along the last dimension, where rows grow.
-  std::vector<hsize_t> block_dims() const {
-    std::vector<hsize_t> block = dims_;
-    const Hdf5Id plan(H5Dget_create_plist(dataset_.get()), H5Pclose);
-    if (H5Pget_layout(plan.get()) == H5D_CHUNKED) {
-      H5Pget_chunk(plan.get(), static_cast<int>(block.size()), block.data());
-      for (size_t d = 0; d < block.size(); ++d) block[d] = std::clamp<hsize_t>(block[d], 1, dims_[d]);
-    } else {
-      std::fill(block.begin(), block.end(), 1);
-    }
-    uint64_t bytes = item_;
-    for (const hsize_t d : block) bytes *= d;
-    for (size_t d = block.size(); d-- > 0 && bytes < kBlock;) {
-      const hsize_t more = std::min((dims_[d] + block[d] - 1) / block[d], std::max<hsize_t>(1, kBlock / bytes));
-      const hsize_t grown = std::min(dims_[d], block[d] * more);
-      bytes = bytes / block[d] * grown;
-      block[d] = grown;
-      if (grown < dims_[d]) break;
-    }
-    return block;
-  }
-
-  void read_block(const std::vector<hsize_t>& at, const std::vector<hsize_t>& size) {
-    uint64_t bytes = item_;
-    for (const hsize_t d : size) bytes *= d;
-    buffer_.resize(bytes);
-    const Hdf5Id memory(H5Screate_simple(static_cast<int>(size.size()), size.data(), nullptr), H5Sclose);
-    if (H5Sselect_hyperslab(space_.get(), H5S_SELECT_SET, at.data(), nullptr, size.data(), nullptr) < 0 ||
-        H5Dread(dataset_.get(), type_.get(), memory.get(), space_.get(), H5P_DEFAULT, buffer_.data()) < 0) {
-      throw damaged("reading a dataset", read_.path);
-    }
-    write_rows(at, size);
-  }
-
-  // Runs of the block that are contiguous in the dataset.
-  void write_rows(const std::vector<hsize_t>& at, const std::vector<hsize_t>& size) {
-    size_t inner = size.size() - 1;      // first dimension of a run
-    uint64_t run = item_ * size[inner];
-    while (inner > 0 && size[inner] == dims_[inner]) run *= size[--inner];
-    std::vector<hsize_t> index(size.size(), 0);
-    for (uint64_t done = 0; done < buffer_.size(); done += run) {
-      uint64_t element = 0;
-      for (size_t d = 0; d < size.size(); ++d) element = element * dims_[d] + at[d] + index[d];
-      spool_.write(read_.spool_offset + element * item_, std::span(buffer_).subspan(done, run));
-      for (size_t d = inner; d-- > 0;) {
-        if (++index[d] < size[d]) break;
-        index[d] = 0;
-      }
-    }
-  }
-
-  const Hdf5Read& read_;
-  FileHandle& spool_;
-  Hdf5Id dataset_, type_, space_;
-  uint64_t item_ = 0;
-  std::vector<hsize_t> dims_;
-  std::vector<std::byte> buffer_;
-};
-
-// One child's work: from the first dataset on until the last, or until one makes the library crash.
-void read_from(const std::string& path, FileHandle& spool, std::span<Hdf5Read> reads, const Send& send) {
-  const OpenFile file(path);
-  RecordWriter record;
-  for (const Hdf5Read& read : reads) {
-    std::string code, what, found;
-    try {
-      DatasetReader(file.get(), read, spool).run();
-    } catch (const Error& e) {
-      code = std::to_string(static_cast<int>(e.code()));
-      what = e.finding().what;
-      found = e.finding().found;
-    }
-    record.text(code);
-    record.text(what);
-    record.text(found);
-    send(record.take());
-  }
-}
-
 }  // namespace
 
 Hdf5Scan scan_hdf5(const std::string& path, const std::string& file_name) {
@@ -481,31 +349,9 @@ Hdf5Scan scan_hdf5(const std::string& path, const std::string& file_name) {
       }
     }
   };
-  run_isolated(file_name, [&](const Send& send) { Scanner(OpenFile(path).get(), send).run(); },
+  run_isolated(file_name, [&](const Send& send) { Scanner(open_hdf5(path).get(), send).run(); },
                [&](std::string_view bytes) { stream.add(bytes, take); });
   return scan;
-}
-
-void read_hdf5_datasets(const std::string& path, const std::string& file_name, FileHandle& spool, std::span<Hdf5Read> reads) {
-  size_t done = 0;
-  while (done < reads.size()) {
-    RecordStream stream;
-    auto take = [&](RecordReader record) {
-      if (done == reads.size()) throw Error(Exit::damaged, "HDF5 library gave senseless answers");
-      const std::string code = record.text(), what = record.text(), found = record.text();
-      if (!code.empty()) {
-        reads[done].failure.push_back(error(code == "6" ? Exit::failed : Exit::damaged, what).at(file_name).found_only(found));
-      }
-      ++done;
-    };
-    try {
-      const std::span<Hdf5Read> left = reads.subspan(done);
-      run_isolated(file_name, [&](const Send& send) { read_from(path, spool, left, send); },
-                   [&](std::string_view bytes) { stream.add(bytes, take); });
-    } catch (const Error& e) {
-      if (done < reads.size()) reads[done++].failure.push_back(e.finding());   // the next child goes on after it
-    }
-  }
 }
 
 }  // namespace fsdpctl

@@ -54,6 +54,7 @@ class NamedForAMoment {
 class SkeletonWriter {
  public:
   explicit SkeletonWriter(const std::string& path);
+  void root_attribute(const std::string& name, std::string_view text) { attribute(file_.get(), name.c_str(), text); }
   void text(const Hdf5Text& text);
   void tensor(const Checkpoint& checkpoint, const Hdf5Tensor& tensor, std::vector<Hdf5Extent>& extents);
   void close();
@@ -173,6 +174,7 @@ Hdf5Skeleton make_hdf5_skeleton(const Checkpoint& checkpoint, const Hdf5Content&
   skeleton.file = named.take();
   for (const Hdf5Tensor& tensor : content.tensors) writer.tensor(checkpoint, tensor, skeleton.extents);
   for (const Hdf5Text& text : content.texts) writer.text(text);
+  for (const auto& [name, text] : content.attributes) writer.root_attribute(name, text);
   writer.close();
   skeleton.size = skeleton.file.size();
   std::sort(skeleton.extents.begin(), skeleton.extents.end(), [](const Hdf5Extent& a, const Hdf5Extent& b) { return a.offset < b.offset; });

@@ -74,7 +74,7 @@ class Reader {
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> names_;    // beside tensors_
   std::vector<Piece> pieces_;              // `tensor` is the number in tensors_
-  SafetensorsMetadata metadata_;           // of the first file; the others repeat it
+  MergedMetadata metadata_;                // of all files
   uint64_t world_size_ = 0;                // recorded; 0: not
   bool any_read_ = false;
 };
@@ -87,8 +87,8 @@ Checkpoint Reader::read(const std::vector<ShardFile>& files) {
   checkpoint_.world_size_inferred = world_size_ == 0;
   checkpoint_.metadata_file = files.front().name;
   checkpoint_.format_detail = fmt::format("{} {}", files.size(), files.size() == 1 ? "file" : "files");
-  checkpoint_.tree = tree_of_names(names_, metadata_, files.front().name, sink_);
-  keep_metadata(metadata_, names_, checkpoint_);
+  checkpoint_.tree = tree_of_names(names_, metadata_.entries(), files.front().name, sink_);
+  keep_metadata(metadata_.entries(), names_, checkpoint_);
   checkpoint_.finish(sink_);
   return std::move(checkpoint_);
 }
@@ -151,14 +151,13 @@ void Reader::take_metadata(const SafetensorsMetadata& more, const std::string& f
   for (const auto& [key, value] : more) {
     if (key == kWorldSizeKey) std::from_chars(value.data(), value.data() + value.size(), recorded);
   }
-  if (!any_read_) {
-    metadata_ = more;
-    world_size_ = std::min<uint64_t>(recorded, kMaxWorldSize);
-    any_read_ = true;
-  } else if (recorded != world_size_) {
-    sink_.report(error(Exit::damaged, "files of different saves are mixed").at(file_name)
-                     .saw(fmt::format("world size {}", world_size_), fmt::format("{}", recorded)));
+  if (any_read_ && recorded != world_size_) {
+    return sink_.report(error(Exit::damaged, "files of different saves are mixed").at(file_name)
+                            .saw(fmt::format("world size {}", world_size_), fmt::format("{}", recorded)));
   }
+  world_size_ = std::min<uint64_t>(recorded, kMaxWorldSize);
+  any_read_ = true;
+  metadata_.add(more, file_name, sink_);
 }
 
 // What PyTorch's files say of the set: the number of parts per rank, and each its place. A missing file at the end can
@@ -225,6 +224,11 @@ class HfDcpFormat : public Format {
  public:
   std::string_view name() const override { return "hf-dcp"; }
 
+  bool is_part(std::string_view file_name) const override {
+    ShardName shard;
+    return parse_shard_name(file_name, shard);
+  }
+
   std::optional<Match> recognize(Source& source) const override {
     const std::vector<ShardFile> files = list_shards(source);
     if (files.empty()) return std::nullopt;
@@ -266,7 +270,7 @@ class HfDcpFormat : public Format {
     const SafetensorsMetadata first = metadata_to_write(checkpoint, shared->names);
     FilePlan plan;
     for (int64_t rank = 0; rank < target.placement->world_size(); ++rank) {
-      plan.push_back(lay_out_rank(checkpoint, *target.placement, rank, rank == 0 ? first : SafetensorsMetadata{{"format", "pt"}}, shared));
+      plan.push_back(lay_out_rank(checkpoint, *target.placement, rank, rank == 0 ? first : metadata_of_others(first), shared));
     }
     return plan;
   }

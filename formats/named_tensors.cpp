@@ -5,6 +5,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "formats/annotations.h"
+#include "formats/sharding_info.h"
+#include "formats/special_tensors.h"
 #include "lib/base/checksum.h"
 #include "lib/base/utf8.h"
 #include "lib/base/value_json.h"
@@ -16,11 +19,10 @@ namespace {
 
 constexpr std::string_view kTreeKey = "fsdpctl.tree";
 constexpr std::string_view kNamesKey = "fsdpctl.names";   // CRC-64 of the names that the tree was written for
-constexpr std::string_view kFactPrefix = "metadata.";
 
 // Keys of `__metadata__` with a meaning of their own: never an alias, whatever their value.
 bool is_reserved(std::string_view key) {
-  return key == "format" || key.starts_with("fsdpctl.") || key.starts_with("DCP_");
+  return key == kFormatTag || key.starts_with("fsdpctl.") || key.starts_with("DCP_");
 }
 
 // Tensors by name in byte order. A tree refers to tensors by their position here, so that it survives tools which
@@ -92,6 +94,18 @@ TensorIndex alias_target(const std::pair<std::string, std::string>& entry, const
   return hit == index.end() ? kNoTensor : hit->second;
 }
 
+// Can be written as an entry of `__metadata__` and is the same annotation when it is read again.
+bool is_carried(const Checkpoint& checkpoint, const Annotation& annotation, const NameIndex& stored) {
+  if (is_format_tag(checkpoint, annotation.first)) return true;
+  return !is_reserved(annotation.first) && alias_target(annotation, stored) == kNoTensor && is_utf8(annotation.first) && is_utf8(annotation.second);
+}
+
+NameIndex index_names(const TensorNames& names) {
+  NameIndex index(names.stored.size());
+  for (const TensorName& name : names.stored) index.emplace(name.name, name.tensor);
+  return index;
+}
+
 }  // namespace
 
 TensorNames name_tensors(const Checkpoint& checkpoint) {
@@ -126,23 +140,30 @@ void check_names(const Checkpoint& checkpoint, const TensorNames& names, Finding
     sink.report(error(Exit::refused, std::move(what)).key(std::string(checkpoint.tensors[name.tensor].key))
                     .found_only(std::string(name.name)));
   };
+  const bool special = refuse_special_tensors(checkpoint, sink);   // says all of their storages too
   std::unordered_set<std::string_view> seen(names.stored.size() + names.aliases.size());
   for (const auto* list : {&names.stored, &names.aliases}) {
     for (const TensorName& name : *list) {
-      if (checkpoint.tensors[name.tensor].role == Role::storage) refuse("bytes of an inert object cannot be a named tensor", name);
-      else if (!is_utf8(name.name)) refuse("tensor name is not UTF-8", name);
+      if (checkpoint.tensors[name.tensor].role == Role::storage) {
+        if (!special) refuse("bytes of an inert object cannot be a named tensor", name);
+      } else if (!is_utf8(name.name)) refuse("tensor name is not UTF-8", name);
       else if (name.name == "__metadata__") refuse("tensor name is reserved", name);
       else if (!seen.insert(name.name).second) refuse("two tensors would have one name", name);
     }
+  }
+  const NameIndex stored = index_names(names);
+  for (const Annotation& annotation : annotations(checkpoint)) {
+    if (!is_carried(checkpoint, annotation, stored)) report_lost_annotation(annotation, sink);
   }
 }
 
 SafetensorsMetadata metadata_to_write(const Checkpoint& checkpoint, const TensorNames& names) {
   SafetensorsMetadata metadata;
-  for (const auto& [key, value] : checkpoint.facts) {
-    if (key.starts_with(kFactPrefix)) metadata.emplace_back(key.substr(kFactPrefix.size()), value);
+  const NameIndex stored = index_names(names);
+  for (const Annotation& annotation : annotations(checkpoint)) {
+    if (is_carried(checkpoint, annotation, stored)) metadata.push_back(annotation);
   }
-  if (!find_entry(metadata, "format")) metadata.emplace(metadata.begin(), "format", "pt");   // loaders check it
+  if (!find_entry(metadata, kFormatTag)) metadata.emplace(metadata.begin(), kFormatTag, "pt");   // loaders check it
   std::vector<std::string_view> stored_name(checkpoint.tensors.size());
   for (const TensorName& name : names.stored) stored_name[name.tensor] = name.name;
   const SafetensorsMetadata entries = metadata;
@@ -155,6 +176,21 @@ SafetensorsMetadata metadata_to_write(const Checkpoint& checkpoint, const Tensor
   }
   if (!all_aliases || !names_suffice(checkpoint.tree, names)) append_tree(checkpoint, names, metadata);
   return metadata;
+}
+
+SafetensorsMetadata metadata_of_others(const SafetensorsMetadata& first) { return {{std::string(kFormatTag), *find_entry(first, kFormatTag)}}; }
+
+void MergedMetadata::add(const SafetensorsMetadata& more, const std::string& file_name, FindingSink& sink) {
+  for (const auto& entry : more) {
+    if (entry.first == kShardingInfoKey) continue;   // differs from file to file
+    const auto known = index_.emplace(entry.first, entries_.size());
+    if (known.second) {
+      entries_.push_back(entry);
+    } else if (const std::string& first = entries_[known.first->second].second; first != entry.second) {
+      sink.report(warning("files disagree about a metadata entry").at(file_name).key(entry.first)
+                      .saw(first.substr(0, 80), entry.second.substr(0, 80)));
+    }
+  }
 }
 
 Value tree_of_names(std::span<const std::string_view> names, const SafetensorsMetadata& metadata,
@@ -188,10 +224,8 @@ Value tree_of_names(std::span<const std::string_view> names, const SafetensorsMe
 void keep_metadata(const SafetensorsMetadata& metadata, std::span<const std::string_view> names, Checkpoint& checkpoint) {
   const NameIndex index = index_names(names);
   for (const auto& entry : metadata) {
-    const bool ours = entry.first != "format" && is_reserved(entry.first);
-    if (!ours && alias_target(entry, index) == kNoTensor) {
-      checkpoint.facts.emplace_back(std::string(kFactPrefix) + entry.first, entry.second);
-    }
+    const bool ours = entry.first != kFormatTag && is_reserved(entry.first);
+    if (!ours && alias_target(entry, index) == kNoTensor) add_annotation(checkpoint, entry.first, entry.second);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/safetensors_header.h"
@@ -31,20 +32,35 @@ struct TensorNames {
 };
 TensorNames name_tensors(const Checkpoint& checkpoint);
 
-// Reports what names cannot express: equal names, names that JSON cannot hold, the storages of inert objects.
+// Reports what names cannot express (equal names, names that JSON cannot hold, the storages of inert objects) and annotations that
+// would read as something else.
 void check_names(const Checkpoint& checkpoint, const TensorNames& names, FindingSink& sink);
 
 // ---- `__metadata__`
 
-// Entries to write: what a safetensors source brought along, `format`, the aliases and, where it is needed, the tree.
+// Entries to write: annotations that the source brought along, `format`, the aliases and, where it is needed, the tree.
 SafetensorsMetadata metadata_to_write(const Checkpoint& checkpoint, const TensorNames& names);
+
+// What the other files of a set have, where the first has all of it: `format`, which loaders check.
+SafetensorsMetadata metadata_of_others(const SafetensorsMetadata& first);
+
+// The entries of all files of a set. Files of one save do not contradict each other: a warning, the first counts.
+class MergedMetadata {
+ public:
+  void add(const SafetensorsMetadata& more, const std::string& file_name, FindingSink& sink);
+  const SafetensorsMetadata& entries() const { return entries_; }
+
+ private:
+  SafetensorsMetadata entries_;
+  std::unordered_map<std::string, size_t> index_;
+};
 
 // The tree of tensors that were read; names[i] belongs to tensor i. Entries of `metadata` that name an alias become
 // one. A recorded tree that belongs to other names is a warning and ignored.
 Value tree_of_names(std::span<const std::string_view> names, const SafetensorsMetadata& metadata,
                     const std::string& file_name, FindingSink& sink);
 
-// Keeps the entries that are neither the tree nor an alias as facts, for inspect and for metadata_to_write.
+// Keeps the entries that are neither the tree nor an alias as annotations.
 void keep_metadata(const SafetensorsMetadata& metadata, std::span<const std::string_view> names, Checkpoint& checkpoint);
 
 }  // namespace fsdpctl

@@ -127,7 +127,7 @@ FilePlan lay_out_shards(const Checkpoint& checkpoint, const std::vector<Shard>& 
       shard_of[box.tensor] = static_cast<uint32_t>(i);
       *index.total_size += checkpoint.bytes_of(box.tensor);
     }
-    plan.push_back(safetensors_layout(index.files.back(), 0, {{"format", "pt"}}, shards[i], shared));
+    plan.push_back(safetensors_layout(index.files.back(), 0, metadata_of_others(metadata), shards[i], shared));
   }
   for (const TensorName& name : shared->names.stored) index.tensors.push_back({name.name, shard_of[name.tensor]});
   index.metadata = std::move(metadata);   // once, not in every shard
@@ -138,6 +138,8 @@ FilePlan lay_out_shards(const Checkpoint& checkpoint, const std::vector<Shard>& 
 class SafetensorsFormat : public Format {
  public:
   std::string_view name() const override { return "safetensors"; }
+
+  bool is_part(std::string_view file_name) const override { return file_name == kIndexName; }
 
   std::optional<Match> recognize(Source& source) const override {
     return source.is_directory() ? recognize_directory(source) : recognize_file(source);

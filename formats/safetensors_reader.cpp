@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "formats/named_tensors.h"
+#include "formats/numbered_name.h"
 #include "formats/safetensors_index.h"
 #include "formats/sharding_info.h"
 
@@ -17,29 +18,6 @@ namespace fsdpctl {
 namespace {
 
 constexpr std::string_view kEnding = ".safetensors";
-
-// "model-00002-of-00003.safetensors": number 2 of 3 of the set "model".
-struct NumberedName {
-  std::string_view set;
-  uint32_t number = 0, count = 0;
-};
-
-std::optional<NumberedName> parse_numbered_name(std::string_view name) {
-  constexpr std::string_view pattern = "-00000-of-00000";   // more digits than five do not occur
-  if (!name.ends_with(kEnding) || name.size() < pattern.size() + kEnding.size()) return std::nullopt;
-  name.remove_suffix(kEnding.size());
-  const std::string_view tail = name.substr(name.size() - pattern.size());
-  NumberedName result{name.substr(0, name.size() - pattern.size())};
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const bool digit = tail[i] >= '0' && tail[i] <= '9';
-    if (pattern[i] != '0' ? tail[i] != pattern[i] : !digit) return std::nullopt;
-    if (pattern[i] == '0') {
-      uint32_t& value = i < 6 ? result.number : result.count;
-      value = 10 * value + static_cast<uint32_t>(tail[i] - '0');
-    }
-  }
-  return result;
-}
 
 // Collects tensors of one or several files; the tree is made at the end.
 class Reader {
@@ -69,13 +47,11 @@ class Reader {
   void add_tensor(SourceIndex file, uint64_t data_offset, const SafetensorsEntry& entry);
   void find_tensors(const SafetensorsIndex& index, uint32_t shard, const RowOf& row_of, std::vector<Row>& rows);
   void check_index(const SafetensorsIndex& index, const std::vector<Row>& rows, const std::string& index_name);
-  void merge_metadata(const SafetensorsMetadata& more, const std::string& file_name);
   Checkpoint finish(const std::string& metadata_name);
 
   FindingSink& sink_;
   Checkpoint checkpoint_;
-  SafetensorsMetadata metadata_;          // of all files and the index
-  std::unordered_map<std::string, size_t> metadata_index_;
+  MergedMetadata metadata_;               // of all files and the index
   std::vector<std::string_view> names_;   // by tensor
   std::set<uint32_t> unreadable_;         // shards that were reported
   Dims zeros_;
@@ -86,7 +62,7 @@ SafetensorsHeader Reader::read_header(SourceIndex file) {
   SafetensorsHeader header = read_safetensors_header(read_at(source(), file), info.size, info.name, *checkpoint_.arena, sink_);
   refuse_pieces(header, info.name);
   checkpoint_.data_files.push_back(info.name);
-  merge_metadata(header.metadata, info.name);
+  metadata_.add(header.metadata, info.name, sink_);
   return header;
 }
 
@@ -115,24 +91,8 @@ void Reader::add_tensor(SourceIndex file, uint64_t data_offset, const Safetensor
   names_.push_back(entry.name);
 }
 
-// Entries that all files share are kept once. Files of one save do not contradict each other.
-void Reader::merge_metadata(const SafetensorsMetadata& more, const std::string& file_name) {
-  for (const auto& entry : more) {
-    if (entry.first == kShardingInfoKey) continue;   // differs from file to file
-    const auto known = metadata_index_.emplace(entry.first, metadata_.size());
-    const std::string& first = known.second ? entry.second : metadata_[known.first->second].second;
-    if (known.second) metadata_.push_back(entry);
-    if (first == entry.second) continue;
-    sink_.report(warning("shards disagree about a metadata entry").at(file_name).key(entry.first)
-                     .saw(first.substr(0, 80), entry.second.substr(0, 80)));
-  }
-}
-
 Checkpoint Reader::single_file(const std::string& name) {
-  if (const auto numbered = parse_numbered_name(name); numbered && numbered->count > 1) {
-    sink_.report(warning("file is one shard of a set: the other tensors are not read").at(name)
-                     .found_only(fmt::format("shard {} of {}", numbered->number, numbered->count)));
-  }
+  report_lone_shard(name, kEnding, sink_);
   const SourceIndex file = source().add(name);
   const SafetensorsHeader header = read_header(file);
   for (const SafetensorsEntry& entry : header.entries) add_tensor(file, header.data_offset, entry);
@@ -145,7 +105,7 @@ Checkpoint Reader::indexed_shards(const std::string& index_name, const Safetenso
   checkpoint_.data_files.push_back(index_name);
   const SafetensorsIndex index =
       read_safetensors_index(read_at(source(), file), source().file(file).size, index_name, *checkpoint_.arena);
-  merge_metadata(index.metadata, index_name);
+  metadata_.add(index.metadata, index_name, sink_);
 
   RowOf row_of(index.tensors.size());
   for (uint32_t i = 0; i < index.tensors.size(); ++i) row_of.emplace(index.tensors[i].name, i);
@@ -202,10 +162,10 @@ void Reader::check_index(const SafetensorsIndex& index, const std::vector<Row>& 
 
 // A set whose names say that it is complete can do without an index.
 Checkpoint Reader::numbered_shards(const std::vector<std::string>& files) {
-  const auto first = parse_numbered_name(files.front());
+  const auto first = parse_numbered_name(files.front(), kEnding);
   std::vector<bool> present(first ? std::min<size_t>(first->count, 100'000) : 0);
   for (const std::string& name : files) {
-    const auto numbered = parse_numbered_name(name);
+    const auto numbered = parse_numbered_name(name, kEnding);
     if (!first || !numbered || numbered->set != first->set || numbered->count != first->count || numbered->number == 0 ||
         numbered->number > numbered->count) {
       throw Error(Exit::refused, "directory holds several safetensors files and no index").found_only(files.front() + ", " + name)
@@ -244,8 +204,8 @@ void Reader::report_unread(const SafetensorsListing& listing) {
 
 Checkpoint Reader::finish(const std::string& metadata_name) {
   checkpoint_.metadata_file = metadata_name;
-  checkpoint_.tree = tree_of_names(names_, metadata_, metadata_name, sink_);
-  keep_metadata(metadata_, names_, checkpoint_);
+  checkpoint_.tree = tree_of_names(names_, metadata_.entries(), metadata_name, sink_);
+  keep_metadata(metadata_.entries(), names_, checkpoint_);
   checkpoint_.finish(sink_);
   return std::move(checkpoint_);
 }

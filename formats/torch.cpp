@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "formats/annotations.h"
 #include "formats/codec/torch_archive.h"
+#include "formats/numbered_name.h"
 #include "formats/torch_carry.h"
 #include "formats/torch_file.h"
 #include "formats/torch_ranks.h"
@@ -66,10 +68,12 @@ class TorchFormat : public Format {
  public:
   std::string_view name() const override { return "torch"; }
 
+  bool is_part(std::string_view file_name) const override { return is_torch_part(file_name); }
+
   std::optional<Match> recognize(Source& source) const override {
     if (!source.is_directory()) return recognize_file(source);
     if (const auto directory = find_torch_directory(source)) {
-      if (!directory->index.empty()) return Match{80, "directory with " + directory->index};
+      if (!directory->indexes.empty()) return Match{80, "directory with " + directory->indexes.front()};
       return Match{55, "directory with " + directory->only};
     }
     const std::vector<std::string> ranks = find_rank_files(source);
@@ -86,6 +90,7 @@ class TorchFormat : public Format {
       open_directory(checkpoint, sink);
     } else {
       const std::string file = files.entries().front().name;
+      report_lone_shard(file, ".bin", sink);
       if (rank_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
       checkpoint.metadata_file = file;
       checkpoint.data_files = {file};
@@ -102,6 +107,7 @@ class TorchFormat : public Format {
   void can_carry(const Checkpoint& checkpoint, const Target&, FindingSink& sink) const override {
     report_unloadable_values(checkpoint, sink);
     report_copied_views(checkpoint, sink);
+    report_lost_annotations(checkpoint, sink);
   }
 
   FilePlan lay_out(const Checkpoint& checkpoint, const Target& target) const override {

@@ -1,6 +1,7 @@
 #include "formats/torch_carry.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -15,8 +16,9 @@ constexpr size_t kLong1Digits = 613;   // decimal digits that surely fit LONG1's
 bool is_loadable_object(const ObjectNode& object) {
   if (object.how != ObjectNode::How::reduce || object.has_state || !object.callable.is(Kind::global)) return false;
   const auto& g = object.callable.node<GlobalNode>();
-  return g.module == "torch._utils" && (g.name == "_rebuild_qtensor" || g.name == "_rebuild_sparse_tensor" ||
-                                        g.name == "_rebuild_meta_tensor_no_storage");
+  constexpr std::array<std::string_view, 6> names = {"_rebuild_qtensor", "_rebuild_sparse_tensor", "_rebuild_nested_tensor",
+      "_rebuild_meta_tensor_no_storage", "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_cpu_tensor"};
+  return g.module == "torch._utils" && std::find(names.begin(), names.end(), g.name) != names.end();
 }
 
 // Why torch.load(weights_only=True) refuses this value itself; empty: it does not.

@@ -4,18 +4,24 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lib/ckpt/checkpoint.h"
 
 namespace fsdpctl {
 
 struct TorchDirectory {
-  std::string index;     // "pytorch_model.bin.index.json"; empty: `only` is the whole model
-  std::string only;      // "pytorch_model.bin"
+  std::vector<std::string> indexes;   // "pytorch_model.bin.index.json" first; none: `only` is the whole model
+  std::string only;                   // "pytorch_model.bin"
 };
 std::optional<TorchDirectory> find_torch_directory(const Source& source);
 
-// Reads all shards into one dict. Missing shards and tensors are Error(damaged).
+// An index, which stands for its directory.
+bool is_torch_part(std::string_view file_name);
+
+// Reads all shards of the first index into one dict. Missing shards and tensors are Error(damaged), several indexes of which none has
+// the usual name Error(refused).
 void read_torch_directory(Checkpoint& checkpoint, const TorchDirectory& directory, FindingSink& sink);
 
 }  // namespace fsdpctl

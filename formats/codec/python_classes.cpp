@@ -91,6 +91,7 @@ constexpr Row kRows[] = {
     {Role::data, "pathlib.*", "Path PosixPath WindowsPath PurePath PurePosixPath PureWindowsPath"},
     {Role::data, "argparse", "Namespace"},
     {Role::data, "types", "SimpleNamespace"},
+    {Role::data, "torch._dynamo.decorators", "_DimRange"},   // attribute of jagged nested tensors
     {Role::data, "decimal", "Decimal"},
     {Role::data, "fractions", "Fraction"},
     {Role::data, "uuid", "UUID SafeUUID"},

@@ -232,6 +232,13 @@ TEST(DcpCarry, SaysWhatIsLost) {
   EXPECT_EQ(keys[0].found, "0, True");
   EXPECT_EQ(keys[0].severity, Severity::warning);
 
+  made.checkpoint.metadata_file = "state.pt";   // the mapping at the top has no path
+  const auto top = losses(Value::mapping(Kind::ordered_dict, {{Value::integer(0), w}}), made.checkpoint);
+  ASSERT_EQ(top.size(), 2u);
+  EXPECT_EQ(top[0].what, "keys become strings");
+  EXPECT_EQ(top[0].where.text(), "state.pt");
+  EXPECT_EQ(top[1].where.text(), "state.pt (OrderedDict)");
+
   const auto ordered = losses(dict({{"m", Value::mapping(Kind::ordered_dict, {{Value::string("w"), w}})}}), made.checkpoint);
   ASSERT_EQ(ordered.size(), 1u);
   EXPECT_EQ(ordered[0].severity, Severity::note);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "formats/annotations.h"
 #include "formats/hdf5_names.h"
 #include "formats/isolated.h"
 #include "formats/safetensors.h"
@@ -19,6 +20,7 @@
 #include "tests/support/made_checkpoint.h"
 #include "tests/support/process.h"
 #include "tests/support/slow_reference.h"
+#include "tests/support/slow_tensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {
@@ -40,17 +42,6 @@ Checkpoint open_path(const std::string& path) {
 Checkpoint open_safetensors(const std::string& path) {
   FindingSink sink;
   return open_with(*safetensors_format(), path, sink);
-}
-
-json tensors_of(const Checkpoint& checkpoint) {
-  json all = json::object();
-  for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
-    const TensorInfo& info = checkpoint.tensors[t];
-    all[std::string(info.key)] = {{"dtype", dtype_name(info.dtype)},
-                                  {"shape", std::vector<int64_t>(info.shape.begin(), info.shape.end())},
-                                  {"sha256", slow_sha256(checkpoint, t)}};
-  }
-  return all;
 }
 
 void write(const Checkpoint& checkpoint, const std::string& path) {
@@ -113,7 +104,7 @@ class Hdf5 : public testing::Test {
     FindingSink sink;
     Checkpoint back = open_path(path_, sink);
     EXPECT_TRUE(sink.all().empty());
-    EXPECT_EQ(tensors_of(back), tensors_of(checkpoint_));
+    EXPECT_EQ(slow_tensors(back), slow_tensors(checkpoint_));
     std::vector<TensorIndex> number;
     for (const TensorInfo& info : checkpoint_.tensors) number.push_back(back.find(info.key).value_or(0));
     EXPECT_TRUE(equal(renumbered(checkpoint_.tree, number), back.tree)) << value_to_json(back.tree, JsonForm::stored);
@@ -131,6 +122,17 @@ TEST_F(Hdf5, EveryDtypeAndTheTreeComeBack) {
   set_training_tree();
   const Checkpoint back = round_trip();
   EXPECT_EQ(back.aliases.size(), 1u);
+}
+
+TEST_F(Hdf5, TreesThatAreNoMappingComeBack) {
+  MadeCheckpoint made;
+  for (const Value& tree : {Value(), Value::integer(5), list({Value::string("x")})}) {
+    made.checkpoint.tree = tree;
+    write(made.checkpoint, path_);
+    FindingSink sink;
+    EXPECT_TRUE(equal(open_path(path_, sink).tree, tree)) << value_to_json(tree, JsonForm::stored);
+    EXPECT_TRUE(sink.all().empty());
+  }
 }
 
 TEST_F(Hdf5, WritingTwiceGivesTheSameBytes) {
@@ -290,7 +292,7 @@ f.attrs['note'] = 'hello'
   EXPECT_EQ(c.tree.find("list")->items().size(), 2u);
   EXPECT_TRUE(c.tree.find("null")->is(Kind::none));
   EXPECT_TRUE(c.tree.find("empty")->entries().empty());
-  EXPECT_THAT(c.facts, testing::Contains(std::pair<std::string, std::string>("attribute.note", "hello")));
+  EXPECT_THAT(annotations(c), testing::Contains(std::pair<std::string, std::string>("note", "hello")));
 }
 
 TEST_F(ForeignHdf5, EveryStorageReadsEqual) {

@@ -16,6 +16,7 @@
 #include "tests/support/made_checkpoint.h"
 #include "tests/support/process.h"
 #include "tests/support/slow_reference.h"
+#include "tests/support/slow_tensors.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {
@@ -35,17 +36,6 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-json tensors_of(const Checkpoint& checkpoint) {
-  json all = json::object();
-  for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
-    const TensorInfo& info = checkpoint.tensors[t];
-    all[std::string(info.key)] = {{"dtype", dtype_name(info.dtype)},
-                                  {"shape", std::vector<int64_t>(info.shape.begin(), info.shape.end())},
-                                  {"sha256", slow_sha256(checkpoint, t)}};
-  }
-  return all;
-}
-
 std::string shard(int number) { return "shard-0000" + std::to_string(number) + "-model-00001-of-00001.safetensors"; }
 
 const std::string kFixture = test_data("2.13.0/hf-dcp-w3");
@@ -62,14 +52,14 @@ TEST(HfDcp, ReadsWhatPyTorchReads) {
       SCOPED_TRACE(root + "/" + name);
       FindingSink sink;
       const Checkpoint c = open_path(root + "/" + name, sink);
-      EXPECT_EQ(tensors_of(c), expected.at("stored").at(name).at("tensors"));
+      EXPECT_EQ(slow_tensors(c), expected.at("stored").at(name).at("tensors"));
       EXPECT_EQ(c.world_size, 3);
       EXPECT_TRUE(c.world_size_inferred);
       EXPECT_TRUE(sink.all().empty());
       check_tiling(c, sink);
     }
     // The pieces that were consolidated later: this part holds all but the 0-d tensors.
-    EXPECT_EQ(tensors_of(open_path(root + "/consolidated/sharded")), expected.at("stored").at("consolidated").at("tensors"));
+    EXPECT_EQ(slow_tensors(open_path(root + "/consolidated/sharded")), expected.at("stored").at("consolidated").at("tensors"));
   }
 }
 
@@ -214,13 +204,13 @@ TEST(HfDcpWriting, EveryWorldSizeReadsBack) {
     write(source, dir.path(), world_size);
     FindingSink sink;
     const Checkpoint back = open_path(dir.path(), sink);
-    EXPECT_EQ(tensors_of(back), tensors_of(source)) << world_size;
+    EXPECT_EQ(slow_tensors(back), slow_tensors(source)) << world_size;
     EXPECT_EQ(back.world_size, world_size);
     EXPECT_FALSE(back.world_size_inferred);
     check_tiling(back, sink);
     EXPECT_TRUE(sink.all().empty());
     if (!torch_python().empty() && (world_size == 1 || world_size == 5)) {
-      EXPECT_EQ(real_read(dir.path()), tensors_of(source)) << world_size;
+      EXPECT_EQ(real_read(dir.path()), slow_tensors(source)) << world_size;
     }
   }
   if (torch_python().empty()) GTEST_SKIP() << kNoTorch;
@@ -242,7 +232,7 @@ TEST(HfDcpWriting, NestedModelsComeBackAndFilesHavePlainNames) {
   FindingSink sink;
   c.finish(sink);
   write(c, dir.path(), 2);
-  EXPECT_EQ(tensors_of(open_path(dir.path())), tensors_of(c));   // keys begin with "model."
+  EXPECT_EQ(slow_tensors(open_path(dir.path())), slow_tensors(c));   // keys begin with "model."
   EXPECT_THAT(read_file(dir / shard(2)), testing::HasSubstr("\"core.tok.weight\":{"));
 }
 
