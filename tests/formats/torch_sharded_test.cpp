@@ -144,7 +144,7 @@ TEST_F(TorchSharded, TensorThatTheIndexDoesNotNameIsReadWithAWarning) {
 }
 
 TEST_F(TorchSharded, IndexMayNotLeaveTheDirectory) {
-  edit_index([&](json& map) { map["seen"] = "../x.bin"; });
+  edit_index([&](json& map) { map = {{"seen", "../x.bin"}}; });
   EXPECT_EQ(error_of([&] { open(); }).code, Exit::unsupported);
 }
 
