@@ -44,6 +44,13 @@ std::string help_hint(const CommandLine::Branch* branch) {
       .try_(near.empty() ? "fsdpctl --help" : corrected(arguments, name, near));
 }
 
+void require_command(const std::string& name, const std::vector<std::string>& arguments) {
+  const std::vector<Command>& commands = all_commands();
+  const bool known =
+      std::any_of(commands.begin(), commands.end(), [&](const Command& command) { return command.name == name; });
+  if (!known) refuse_unknown_command(name, arguments);
+}
+
 [[noreturn]] void refuse_extra(const CommandLine::Branch* branch, const CLI::App& app, const std::string& extra,
                                const std::vector<std::string>& arguments) {
   if (extra.size() < 2 || extra[0] != '-') {
@@ -55,9 +62,9 @@ std::string help_hint(const CommandLine::Branch* branch) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
   const std::string near = flag.rfind("--", 0) == 0 ? nearest_name(flag, known) : std::string();
-  throw Error(Exit::usage, "unknown option")
-      .found_only("'" + flag + "'")
-      .try_(near.empty() ? help_hint(branch) : corrected(arguments, flag, near));
+  std::string hint = near.empty() ? help_hint(branch) : corrected(arguments, flag, near);
+  if (flag == "--version") hint = "fsdpctl --version";
+  throw Error(Exit::usage, "unknown option").found_only("'" + flag + "'").try_(std::move(hint));
 }
 
 // CLI11's words for what is wrong with the command line, as our Error.
@@ -180,6 +187,7 @@ void parse_command_line(CommandLine& line, const std::vector<std::string>& argum
   // "fsdpctl help reshard" is what many type first.
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
+    if (!words.empty() && words[0][0] != '-' && words[0] != "help") require_command(words[0], arguments);
     words.push_back("--help");
   }
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back

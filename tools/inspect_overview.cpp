@@ -25,14 +25,25 @@ uint64_t error_count(const std::vector<Finding>& findings) {
       std::count_if(findings.begin(), findings.end(), [](const Finding& f) { return f.severity == Severity::error; }));
 }
 
+std::string_view verdict_of(Exit code) {
+  switch (code) {
+    case Exit::failed:
+      return "could not be read";
+    case Exit::unsupported:
+      return "unsafe or not supported";
+    case Exit::refused:
+      return "refused";
+    default:
+      return "damaged or incomplete";
+  }
+}
+
 std::string headline(const Inspected& inspected, const Printer& printer) {
   const Checkpoint& checkpoint = inspected.opened.checkpoint;
   const uint64_t errors = error_count(inspected.findings);
-  const bool unread = exit_code(inspected.findings) == Exit::failed;
-  const std::string verdict = errors == 0
-                                  ? printer.paint(Style::good, "whole by its metadata")
-                                  : printer.paint(Style::bad, unread ? "could not be read" : "damaged or incomplete") +
-                                        ": " + count_text(errors, "problem");
+  const std::string verdict = errors == 0 ? printer.paint(Style::good, "whole by its metadata")
+                                          : printer.paint(Style::bad, verdict_of(exit_code(inspected.findings))) +
+                                                ": " + count_text(errors, "problem");
   uint64_t tensors = 0, bytes = 0;
   for (const PartTotal& part : inspected.overview.parts) tensors += part.tensors, bytes += part.bytes;
   const std::string ranks = checkpoint.world_size > 1 ? fmt::format(" of {} ranks", checkpoint.world_size) : "";

@@ -21,16 +21,23 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
+// All flags begin alike, which makes none of them nearer.
+std::string_view without_dashes(std::string_view name) {
+  return name.substr(std::min(name.find_first_not_of('-'), name.size()));
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view typed, const std::vector<std::string>& known) {
   constexpr size_t kLongestName = 64;  // bounds the table; no name of ours is longer
   if (typed.size() > kLongestName) return {};
   std::string best;
+  typed = without_dashes(typed);
   size_t best_distance = typed.size() / 3 + 2;
   for (const std::string& name : known) {
-    const size_t distance = edit_distance(typed, name);
-    if (distance < best_distance && distance < name.size()) {
+    const std::string_view bare = without_dashes(name);
+    const size_t distance = edit_distance(typed, bare);
+    if (distance < best_distance && distance < bare.size()) {
       best_distance = distance;
       best = name;
     }

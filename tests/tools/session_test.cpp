@@ -1,4 +1,5 @@
 // The commands end to end, through the binary, on the sample that the repository ships and on tests/data.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -201,6 +202,17 @@ TEST_F(Session, InspectShowsValuesThatAreNoDicts) {
   EXPECT_NE(tensor.out.find("1 tensor, "), std::string::npos) << tensor.out;
   const ProcessResult number = expect(0, {"inspect", "--extra", odd + "bare_int.pt"});
   EXPECT_NE(number.out.find("counters    5\n"), std::string::npos) << number.out;
+}
+
+TEST_F(Session, InspectsFirstLineTellsUnsafeFromDamaged) {
+  if (shared_fixtures().empty()) GTEST_SKIP() << kNoSharedFixtures;
+  const std::string damaged = shared_fixtures() + "/damaged/";
+  const auto first = [&](int code, const std::string& name) {
+    const std::string out = expect(code, {"inspect", damaged + name}).out;
+    return out.substr(0, out.find('\n'));
+  };
+  EXPECT_THAT(first(5, "dcp-item-os-system/ckpt"), testing::EndsWith("unsafe or not supported: 1 problem"));
+  EXPECT_THAT(first(3, "dcp-chunk-hole/ckpt"), testing::EndsWith("damaged or incomplete: 1 problem"));
 }
 
 TEST_F(Session, ANameThatMatchesNothingIsSaid) {

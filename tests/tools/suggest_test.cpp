@@ -20,5 +20,11 @@ TEST(Suggest, IsSilentWhereNothingIsNear) {
   EXPECT_EQ(nearest_name(std::string(100'000, 'x'), kCommands), "");
 }
 
+TEST(Suggest, DashesMakeNoFlagNearer) {
+  EXPECT_EQ(nearest_name("--tensor", {"--tensors", "--json"}), "--tensors");
+  EXPECT_EQ(nearest_name("--no-json", {"--tensors", "--json"}), "--json");
+  EXPECT_EQ(nearest_name("--version", {"--tensors", "--json"}), "");
+}
+
 }  // namespace
 }  // namespace fsdpctl
