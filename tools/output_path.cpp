@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "lib/base/file.h"
+#include "lib/ckpt/format.h"
 #include "lib/ckpt/manifest.h"
 #include "tools/command_line.h"
 #include "tools/size_text.h"
@@ -52,6 +54,29 @@ bool has_manifest(const std::string& path, bool directory) {
   return stat_path(manifest_path(path, directory)).kind == FileKind::file;
 }
 
+// The files that a checkpoint consists of; none where it is too damaged to say.
+std::set<std::string> files_of(const std::string& path, const FormatList& formats) {
+  try {
+    FindingSink sink(false);
+    const Opened opened = open_checkpoint(formats, path, sink);
+    return {opened.checkpoint.data_files.begin(), opened.checkpoint.data_files.end()};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// What lies beside a checkpoint (a tokenizer, another one, notes) would go with it.
+void check_all_belongs(const std::string& path, const std::vector<DirectoryEntry>& entries, const FormatList& formats) {
+  const std::set<std::string> read = files_of(path, formats);
+  const auto belongs = [&](const std::string& name) {
+    if (name == base_name(manifest_path(path, true)) || read.count(name) != 0) return true;
+    return std::any_of(formats.begin(), formats.end(), [&](const auto& format) { return format->is_part(name); });
+  };
+  for (const DirectoryEntry& entry : entries) {
+    if (!belongs(entry.name)) refuse(path, kExpected, fmt::format("a checkpoint, and beside it {}", entry.name));
+  }
+}
+
 void check_directory(const std::string& path, const FormatList& formats) {
   const std::shared_ptr<Source> source = Source::open(path);
   const std::vector<DirectoryEntry> entries = source->entries();
@@ -59,8 +84,10 @@ void check_directory(const std::string& path, const FormatList& formats) {
   const auto below = std::find_if(entries.begin(), entries.end(),
                                   [](const DirectoryEntry& e) { return e.kind == FileKind::directory; });
   if (below != entries.end()) refuse(path, kExpected, fmt::format("a directory that holds {}/", below->name));
-  if (has_manifest(path, true) || recognized_strength(*source, formats) > 0) return;
-  refuse(path, kExpected, fmt::format("a directory that holds {}", entries.front().name));
+  if (!has_manifest(path, true) && recognized_strength(*source, formats) == 0) {
+    refuse(path, kExpected, fmt::format("a directory that holds {}", entries.front().name));
+  }
+  check_all_belongs(path, entries, formats);
 }
 
 void check_file(const std::string& path, uint64_t size, const FormatList& formats) {

@@ -45,11 +45,12 @@ NameMap::NameMap(const Parts& parts, const Selection& selection) : selection_(se
   }
   for (const OptimizerInfo& o : parts.optimizers) for_names(o, add);
 
-  std::vector<std::string> names;
   for (const std::string_view fqn : fqns_) {
     if (!drop_glob(fqn).empty()) dropped_.insert(fqn);
-    names.emplace_back(fqn);
   }
+  for_fqns_ = glob_used_;
+  drop_by_path(parts);
+  std::vector<std::string> names(fqns_.begin(), fqns_.end());
   if (selection.strip_wrappers) strip_wrappers(names, parts);
   apply_rules(names);
   check_collisions(names);
@@ -71,6 +72,32 @@ std::string_view NameMap::drop_glob(std::string_view path) {
     if (hit.empty()) hit = selection_.drop[i];
   }
   return hit;
+}
+
+void NameMap::drop_by_path(const Parts& parts) {
+  for (size_t i = 0; i < glob_used_.size(); ++i) {
+    if (for_fqns_[i]) continue;
+    for (const LeafInfo& leaf : parts.leaves) {
+      if (leaf.part != Part::model || !glob_match(selection_.drop[i], leaf.path)) continue;
+      glob_used_[i] = true;
+      dropped_.insert(leaf.fqn);
+    }
+  }
+}
+
+std::string_view NameMap::drop_glob_of(const LeafInfo& leaf) {
+  const std::string_view glob = drop_glob(leaf.fqn);
+  return glob.empty() ? drop_glob(leaf.path) : glob;
+}
+
+std::string_view NameMap::drop_glob_of_optimizer(std::string_view path) {
+  for (size_t i = 0; i < selection_.drop.size(); ++i) {
+    const std::string& glob = selection_.drop[i];
+    if (for_fqns_[i] || path.empty() || (!glob_match(glob, path) && !glob_match(glob, std::string(path) + "."))) continue;
+    glob_used_[i] = true;
+    return glob;
+  }
+  return {};
 }
 
 void NameMap::check_globs() const {

@@ -26,6 +26,10 @@ class NameMap {
   bool drops() const { return !dropped_.empty(); }
   // The glob that matches an extra's path or an FQN; empty: none. Remembers that the glob was of use.
   std::string_view drop_glob(std::string_view path);
+  // The glob because of which the FQN of a model leaf is dropped.
+  std::string_view drop_glob_of(const LeafInfo& leaf);
+  // The glob because of which the optimizer at this path is dropped: of it ("optim") or of all below it ("optim.*").
+  std::string_view drop_glob_of_optimizer(std::string_view path);
   // Error(refused) for a glob that nothing matched. Call when all paths were asked.
   void check_globs() const;
   // Module paths that renamed parameters or buffers moved from and to: for `_metadata`.
@@ -34,6 +38,7 @@ class NameMap {
   void list_renames(std::vector<Change>& changes) const;
 
  private:
+  void drop_by_path(const Parts& parts);
   void strip_wrappers(std::vector<std::string>& names, const Parts& parts) const;
   void apply_rules(std::vector<std::string>& names) const;
   void check_collisions(const std::vector<std::string>& names) const;
@@ -43,6 +48,9 @@ class NameMap {
   std::unordered_set<std::string_view> dropped_;
   std::unordered_map<std::string_view, std::string> renamed_;
   std::vector<bool> glob_used_;
+  // Globs that match an FQN. The others are taken for paths of model tensors and optimizers ("model.emb.weight", "optim.*"), these
+  // are not: where FQNs begin as the containers' names do (Hugging Face's "model."), they would drop more than they say.
+  std::vector<bool> for_fqns_;
 };
 
 }  // namespace fsdpctl

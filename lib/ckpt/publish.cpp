@@ -80,8 +80,8 @@ class Publication {
 
   void finish(PartialDirectory& partial) {
     const TransferResult moved = transfer(checkpoint_, plan_, partial.data(), partial.journals(), options_.engine);
+    result_.bytes_resumed = moved.bytes_resumed - result_.bytes_written;   // this worker's own share is in its journal, too
     result_.bytes_written += moved.bytes_written;
-    result_.bytes_resumed = moved.bytes_resumed;
     prove(partial, moved.tensors);
     check_cancel();
     partial.close_journal();

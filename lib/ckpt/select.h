@@ -25,7 +25,8 @@ struct RenameRule {
 
 struct Selection {
   bool model = true, optimizer = true, extra = true;    // --part
-  std::vector<std::string> drop;                        // globs over FQNs and extras' paths; * matches dots
+  // Globs over FQNs and extras' paths; one that matches no FQN also over paths of optimizers and model tensors. * matches dots.
+  std::vector<std::string> drop;
   std::vector<RenameRule> rename;
   // _orig_mod, _fsdp_wrapped_module and _checkpoint_wrapped_module wherever they are an element of an FQN; `module` at its start,
   // where all model keys start so (DDP's wrapper; a submodule of that name stays).

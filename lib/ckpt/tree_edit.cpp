@@ -64,7 +64,12 @@ const LeafInfo* TreeEditor::model_leaf(const Value& v) const {
 std::optional<Value> TreeEditor::edit(const Value& v) {
   if (const auto found = optimizers_.find(&v); found != optimizers_.end()) {
     const OptimizerInfo& o = *found->second;
-    if (selection_.optimizer) return edit_optimizer(o, selection_, names_, changes_);
+    const std::string_view glob = names_.drop_glob_of_optimizer(path_);
+    if (selection_.optimizer && glob.empty()) return edit_optimizer(o, selection_, names_, changes_);
+    if (!glob.empty()) {
+      list_dropped(path_, fmt::format("state of {} parameters, --drop '{}'", o.parameters.size(), glob));
+      return std::nullopt;
+    }
     list_dropped(path_.empty() ? "optimizer" : path_, fmt::format("state of {} parameters left out by --part", o.parameters.size()));
     return std::nullopt;
   }
@@ -87,7 +92,7 @@ std::optional<Value> TreeEditor::edit_leaf(const Value& v) {
   }
   if (!selection_.model) return std::nullopt;
   if (!names_.dropped(leaf->fqn)) return v;
-  list_dropped(path_, fmt::format("--drop '{}'", names_.drop_glob(leaf->fqn)));
+  list_dropped(path_, fmt::format("--drop '{}'", names_.drop_glob_of(*leaf)));
   return std::nullopt;
 }
 

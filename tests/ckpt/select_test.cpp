@@ -150,6 +150,39 @@ TEST(Select, ADroppedTensorTakesItsStateAndItsPlaceInTheGroupsAlong) {
   EXPECT_EQ(out.tensors[0].key, "model.l.b.weight");   // the tied tensor lives on under its other name
 }
 
+TEST(Select, DropsByPathWhatNoFqnMatches) {
+  for (const char* glob : {"optim", "optim*", "optim.*"}) {
+    Training t;
+    std::vector<Change> changes;
+    Selection s;
+    s.drop = {glob};
+    const Checkpoint out = select(t.m.checkpoint, s, changes);
+    EXPECT_EQ(at(out.tree, {"optim"}), nullptr) << glob;
+    EXPECT_NE(at(out.tree, {"model", "l.a.weight"}), nullptr) << glob;
+    EXPECT_NE(at(out.tree, {"sched"}), nullptr) << glob;
+    EXPECT_THAT(texts(changes), ElementsAre(fmt::format("dropped optim: state of 2 parameters, --drop '{}'", glob)));
+  }
+  Training t;
+  std::vector<Change> changes;
+  Selection s;
+  s.drop = {"model.l.b*"};
+  const Checkpoint out = select(t.m.checkpoint, s, changes);
+  EXPECT_EQ(at(out.tree, {"model", "l.b.weight"}), nullptr);
+  EXPECT_THAT(texts(changes), ElementsAre("dropped model.l.b.weight: --drop 'model.l.b*'"));
+}
+
+TEST(Select, AGlobForFqnsIsNotTakenForPaths) {
+  Training t("optim.");   // FQNs that begin as the optimizer's path does
+  std::vector<Change> changes;
+  Selection s;
+  s.drop = {"optim.l.b*"};
+  EXPECT_NE(at(select(t.m.checkpoint, s, changes).tree, {"optim"}), nullptr);
+  s.drop = {"o*b.weight"};
+  EXPECT_NE(at(select(t.m.checkpoint, s, changes).tree, {"optim"}), nullptr);
+  s.drop = {"optim.l*"};
+  EXPECT_NE(at(select(t.m.checkpoint, s, changes).tree, {"optim"}), nullptr);
+}
+
 TEST(Select, RenamesEverywhere) {
   Training t;
   std::vector<Change> changes;

@@ -65,11 +65,25 @@ TEST_F(OutputPath, CheckpointsAndWhatHoldsNothingMayBeReplaced) {
   put_file(at("empty.pt"), "");
   put_file(at("model.safetensors"), std::string("\x08\0\0\0\0\0\0\0", 8) + "{}      ");
   put_file(at("interrupted/__0_0.distcp"), "half");
-  put_file(at("sealed/data.bin"), "bytes");
-  put_file(at("sealed/fsdpctl.manifest.json"), "{}");
-  for (const char* name : {"nothing", "empty", "empty.pt", "model.safetensors", "interrupted", "sealed"}) {
+  for (const char* name : {"nothing", "empty", "empty.pt", "model.safetensors", "interrupted"}) {
     EXPECT_TRUE(replaceable(name)) << name;
   }
+}
+
+TEST_F(OutputPath, WhatLiesBesideACheckpointIsNotReplaced) {
+  for (const std::string to : {"dcp", "hf-dcp", "safetensors"}) {
+    const std::string output = at(to);
+    ASSERT_EQ(run_fsdpctl({"convert", kSample, "-o", output, "--to", to, "--part", "model"}).exit_code, 0) << to;
+    EXPECT_TRUE(replaceable(to)) << to;
+    for (const char* name : {"notes.txt", "optimizer.pt", "tokenizer.json"}) {
+      put_file(output + "/" + name, "years of work");
+      EXPECT_FALSE(replaceable(to)) << to << " " << name;
+      fs::remove(output + "/" + name);
+    }
+  }
+  put_file(at("interrupted/__0_0.distcp"), "half");
+  put_file(at("interrupted/notes.txt"), "notes");
+  EXPECT_FALSE(replaceable("interrupted"));
 }
 
 TEST_F(OutputPath, ForceOnADirectoryOfOtherThingsIsRefusedBeforeAnythingIsRead) {

@@ -80,6 +80,7 @@ TEST_P(Workers, OneAfterTheOtherAndTheLastPublishes) {
   const ProcessResult last = run_fsdpctl(command(out, "1/3"));
   EXPECT_EQ(last.exit_code, 0) << last.err;
   EXPECT_THAT(last.out, HasSubstr("read back and equal to the source"));
+  EXPECT_THAT(last.out, HasSubstr("resumed     16"));   // MiB, by the two others
   EXPECT_TRUE(as_if_alone());
   EXPECT_FALSE(partial_left());
 }
