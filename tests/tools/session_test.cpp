@@ -133,22 +133,21 @@ TEST_F(Session, ABrokenPipeIsAQuietSuccess) {
 }
 
 TEST_F(Session, ClosedStandardStreamsAreNeverWrittenIntoFiles) {
-  // A file opened while descriptor 1 or 2 is free would get that number, and our words with it.
-  const std::string objects = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/dcp-objects-w2/ckpt";
-  const auto convert = [&](const std::string& directory, const std::string& streams) {
-    fs::create_directory(at(directory));  // the file's own name is in the file
-    return run_process({"bash", "-c",
-                        std::string(FSDPCTL_BINARY) + " convert '" + objects + "' -o '" + at(directory + "/out.pt") +
-                            "' --to torch " + streams})
+  // A file that is opened while descriptor 0, 1 or 2 is free would get that number, and our words with it.
+  const auto convert = [&](const std::string& input, const std::string& output, const std::string& more) {
+    return run_process(
+               {"bash", "-c",
+                std::string(FSDPCTL_BINARY) + " convert '" + input + "' -o '" + at(output) + "' --to torch " + more})
         .exit_code;
   };
-  EXPECT_EQ(convert("good", ""), 0);
-  EXPECT_EQ(convert("closed", "<&- 2>&-"), 6);  // a warning could not be said
-  EXPECT_EQ(convert("quiet", "-q <&- 2>&-"), 0);
-  EXPECT_EQ(convert("silent", "<&- >&-"), 6);
-  EXPECT_FALSE(fs::exists(at("closed/out.pt")));
-  EXPECT_EQ(read(at("quiet/out.pt")), read(at("good/out.pt")));
-  EXPECT_EQ(read(at("silent/out.pt")), read(at("good/out.pt")));
+  EXPECT_EQ(convert(kSample, "all.pt", ""), 0);
+  EXPECT_EQ(convert(at("all.pt"), "quiet.pt", "<&- 2>&-"), 0);  // nothing to say there
+  // The first files are the source, now at 0, and the lock of the output, now at 2.
+  EXPECT_EQ(convert(at("all.pt"), "progress.pt", "--progress always <&- 2>&-"), 6);
+  EXPECT_FALSE(fs::exists(at("progress.pt")));
+  EXPECT_EQ(convert(at("all.pt"), "silent.pt", "<&- >&-"), 6);  // written, but it could not be said
+  expect(0, {"diff", "--data", kSample, at("quiet.pt")});
+  expect(0, {"diff", "--data", kSample, at("silent.pt")});
 }
 
 TEST_F(Session, VerboseSaysWhatWasOpenedAndHowLongItTook) {
