@@ -12,16 +12,20 @@ namespace fsdpctl {
 namespace {
 
 std::string values_text(const Difference& d) {
-  return fmt::format("{} of {} elements differ, max abs {:.6g}, max rel {:.6g}, first at {}", count_text(d.different),
-                     count_text(d.elements), d.max_abs, d.max_rel, dims_text(d.first_index));
+  if (d.different == 0 && d.max_abs == 0) return "values are equal";
+  const std::string most = fmt::format("max abs {:.6g}, max rel {:.6g}", d.max_abs, d.max_rel);
+  if (d.different == 0) return "values are within the tolerance, " + most;
+  std::string text = fmt::format("{} of {} elements differ, {}", count_text(d.different), count_text(d.elements), most);
+  if (!d.first_index.empty()) text += ", first at " + dims_text(d.first_index);
+  return text;
 }
 
-std::string detail(const Difference& d) {
+std::string detail(const Difference& d, const DifferenceWords& words) {
   switch (d.kind) {
     case Difference::Kind::missing:
-      return d.a + ", only in the first";
+      return d.a + ", " + words.missing;
     case Difference::Kind::added:
-      return d.b + ", only in the second";
+      return d.b + ", " + words.added;
     case Difference::Kind::values:
       return values_text(d);
     case Difference::Kind::dtype:
@@ -45,14 +49,14 @@ Json fields(const Difference& d) {
 
 }  // namespace
 
-void print_differences(const std::vector<Difference>& differences, Printer& printer) {
+void print_differences(const std::vector<Difference>& differences, Printer& printer, const DifferenceWords& words) {
   if (printer.json()) {
     for (const Difference& d : differences) printer.record("difference", fields(d));
     return;
   }
   if (differences.empty()) return;
   Table table({"kind", "name", "difference"});
-  for (const Difference& d : differences) table.add({std::string(difference_name(d.kind)), d.key, detail(d)});
+  for (const Difference& d : differences) table.add({std::string(difference_name(d.kind)), d.key, detail(d, words)});
   table.print(printer, 2);
 }
 

@@ -78,7 +78,7 @@ Exit compare(const std::string& path, const Lock& lock, const Lock& expected, co
           ? printer.paint(Style::good, "compatible")
           : printer.paint(Style::bad, fmt::format("not compatible ({})", count_text(differences.size(), "difference"))),
       visible(options.against)));
-  print_differences(differences, printer);
+  print_differences(differences, printer, {"expected and not here", "not expected"});
   return differences.empty() ? Exit::ok : Exit::different;
 }
 

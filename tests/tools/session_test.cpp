@@ -273,6 +273,10 @@ TEST_F(Session, LocksSayWhatIsCompatible) {
   const ProcessResult other = expect(1, {"verify", at("cast.pt"), "--against", at("model.lock")});
   EXPECT_NE(other.out.find("not compatible"), std::string::npos);
   EXPECT_NE(other.out.find("bfloat16"), std::string::npos) << other.out;
+  expect(0, {"convert", kSample, "-o", at("part.pt"), "--to", "torch", "--drop", "temp"});
+  EXPECT_NE(
+      expect(1, {"verify", at("part.pt"), "--against", at("model.lock")}).out.find("float32 [], expected and not here"),
+      std::string::npos);
   expect(1, {"verify", at("cast.pt"), "--against", kSample});
 }
 
@@ -319,7 +323,12 @@ TEST_F(Session, DiffSaysWhatAndWhere) {
   }
   EXPECT_TRUE(missing);
   EXPECT_TRUE(dtype);
-  EXPECT_NE(expect(1, {"diff", at("a.pt"), at("b.pt")}).out.find("different: "), std::string::npos);
+  const std::string text = expect(1, {"diff", at("a.pt"), at("b.pt")}).out;
+  EXPECT_NE(text.find("different: "), std::string::npos);
+  // A cast that changes no value, and one that the tolerance covers, differ in the dtype alone.
+  EXPECT_NE(text.find("float32 [4] -> bfloat16 [4]: values are equal"), std::string::npos) << text;
+  const std::string near = expect(1, {"diff", "--rtol", "0.01", at("a.pt"), at("b.pt")}).out;
+  EXPECT_NE(near.find("bfloat16 [11, 6]: values are within the tolerance, max abs "), std::string::npos) << near;
 }
 
 TEST_F(Session, EveryActOnTheContentIsListed) {
