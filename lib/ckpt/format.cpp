@@ -40,6 +40,19 @@ Opened open_with(const Recognized& recognized, std::shared_ptr<Source> source, F
   return opened;
 }
 
+// Taking one of two checkpoints that lie in one directory must not go unsaid.
+void report_other_formats(const FormatList& formats, const Recognized& taken, Source& source, FindingSink& sink) {
+  if (!source.is_directory()) return;
+  for (const auto& format : formats) {
+    if (format.get() == taken.format) continue;
+    if (const std::optional<Match> match = format->recognize(source)) {
+      sink.report(warning("directory holds a checkpoint of another format too; it is not read")
+                      .at(source.path())
+                      .found_only(fmt::format("{}: {}", format->name(), match->reason)));
+    }
+  }
+}
+
 // The directory that a part belongs to, where a format says so and recognises it.
 std::optional<Opened> open_whole_of_part(const FormatList& formats, const std::string& path, FindingSink& sink,
                                          OpenOptions options) {
@@ -77,7 +90,10 @@ Opened open_checkpoint(const FormatList& formats, const std::string& path, Findi
     if (auto opened = open_whole_of_part(formats, source->path(), sink, options)) return *std::move(opened);
     refuse_obvious_damage(*source);
   }
-  if (const auto recognized = recognize(formats, *source)) return open_with(*recognized, std::move(source), sink);
+  if (const auto recognized = recognize(formats, *source)) {
+    report_other_formats(formats, *recognized, *source, sink);
+    return open_with(*recognized, std::move(source), sink);
+  }
   if (source->is_directory()) {
     if (auto opened = open_newest_step(formats, *source, sink, options)) return *std::move(opened);
   }

@@ -78,6 +78,9 @@ TEST_F(OpenCheckpoint, TheStrongestMatchWinsAndTheFirstOfEqualOnes) {
   EXPECT_EQ(opened.format->name(), "strong");
   EXPECT_EQ(opened.match.reason, "directory with index.strong");
   EXPECT_EQ(opened.chosen, "");
+  ASSERT_EQ(sink.all().size(), 1u);
+  EXPECT_EQ(sink.all()[0].what, "directory holds a checkpoint of another format too; it is not read");
+  EXPECT_EQ(sink.all()[0].found, "weak: directory with index.weak");
   EXPECT_EQ(open("file").format->name(), "weak");
   EXPECT_EQ(find_format(formats, "strong"), formats[1].get());
   EXPECT_EQ(find_format(formats, "none"), nullptr);
