@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lib/base/finding.h"
+#include "lib/ckpt/placement.h"
 #include "tools/size_text.h"
 
 namespace fsdpctl {
@@ -48,7 +49,7 @@ int parse_threads(const std::string& name, const std::string& text) {
 }
 
 int64_t parse_world_size(const std::string& name, const std::string& text) {
-  return parse_integer(name, text, 1, 1'000'000);
+  return parse_integer(name, text, 1, kMaxWorldSize);
 }
 
 double parse_tolerance(const std::string& name, const std::string& text) {

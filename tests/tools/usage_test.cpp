@@ -52,6 +52,7 @@ const std::vector<Wrong> kWrong = {
     {{"reshard", "x", "-o", "y", "--world_size", "2"}, "unknown option", "fsdpctl reshard x -o y --world-size 2"},
     {{"reshard", "x", "-o", "y", "--world-size", "0"}, "bad value", "--world-size"},
     {{"reshard", "x", "-o", "y", "--world-size", "two"}, "bad value", "'two'"},
+    {{"reshard", "x", "-o", "y", "--world-size", "1000000000"}, "bad value", "to 131072"},
     {{"reshard", "x", "-o", "y", "--world-size", "2", "--world-size", "3"}, "arguments do not fit", "--world-size"},
     {{"reshard", "x", "z", "-o", "y", "--world-size", "2"}, "one argument too many", "'z'"},
     {{"convert", "x", "-o", "y"}, "argument missing", "--to"},
