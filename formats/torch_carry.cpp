@@ -7,6 +7,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lib/ckpt/piece_order.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -45,6 +47,7 @@ class Refusals {
   explicit Refusals(FindingSink& sink) : sink_(sink) {}
 
   void visit(const Value& value) {
+    if (value.is(Kind::string)) return;   // most of a big tree
     if (value.identity() != nullptr && !seen_.insert(value.identity()).second) return;
     if (std::string why = refusal(value); !why.empty()) {
       sink_.report(warning("torch.load needs weights_only=False for this value").key(path_).found_only(std::move(why)));
@@ -88,10 +91,7 @@ void report_copied_views(const Checkpoint& checkpoint, FindingSink& sink) {
   for (const Piece& p : checkpoint.pieces) {
     if (p.encoding == Encoding::raw && p.length > 0) pieces.push_back(&p);
   }
-  const auto before = [](const Piece* a, const Piece* b) {
-    return a->source != b->source ? a->source < b->source : a->offset < b->offset;
-  };
-  std::sort(pieces.begin(), pieces.end(), before);
+  sort_by_place(pieces);
   std::vector<bool> copied(checkpoint.tensors.size());
   const Piece* reaches = nullptr;   // of those so far, the one that ends last
   for (const Piece* p : pieces) {

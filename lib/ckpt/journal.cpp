@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <initializer_list>
 #include <iterator>
 
 #include "lib/base/checksum.h"
@@ -86,6 +87,19 @@ uint64_t read_lines(const FileHandle& file, uint64_t plan, const JournalVisitor&
   }
 }
 
+// By the hundred thousand, so not by fmt.
+void add_number(std::string& line, uint64_t number) {
+  char digits[16];
+  line.append(digits, std::to_chars(digits, digits + sizeof digits, number, 16).ptr);
+}
+
+void add_numbers(std::string& line, std::initializer_list<uint64_t> numbers) {
+  for (const uint64_t number : numbers) {
+    line += ' ';
+    add_number(line, number);
+  }
+}
+
 }  // namespace
 
 void read_journal(const std::string& path, uint64_t plan, const JournalVisitor& visit) {
@@ -94,18 +108,18 @@ void read_journal(const std::string& path, uint64_t plan, const JournalVisitor& 
 
 std::string journal_line(const JobRecord& record) {
   std::string line;
-  auto out = std::back_inserter(line);
-  fmt::format_to(out, "{:x} t {:x}", record.job, record.tensors.size());
+  add_number(line, record.job);
+  line += " t ";
+  add_number(line, record.tensors.size());
   for (const TensorPart& t : record.tensors) {
-    fmt::format_to(out, " {:x} {:x} {:x} {:x} {:x} {:x} {:x}", t.tensor, t.bytes, t.source_crc64, t.crc64,
-                   t.casts.changed, t.casts.overflowed, t.casts.flushed);
+    add_numbers(line, {t.tensor, t.bytes, t.source_crc64, t.crc64, t.casts.changed, t.casts.overflowed, t.casts.flushed});
   }
-  fmt::format_to(out, " i {:x}", record.items.size());
-  for (const ItemPart& i : record.items) fmt::format_to(out, " {:x} {:x}", i.item, i.crc32);
-  fmt::format_to(out, " p {:x}", record.ranges.size());
-  for (const PieceRange& p : record.ranges) {
-    fmt::format_to(out, " {:x} {:x} {:x} {:x}", p.piece, p.begin, p.length, p.crc32);
-  }
+  line += " i ";
+  add_number(line, record.items.size());
+  for (const ItemPart& i : record.items) add_numbers(line, {i.item, i.crc32});
+  line += " p ";
+  add_number(line, record.ranges.size());
+  for (const PieceRange& p : record.ranges) add_numbers(line, {p.piece, p.begin, p.length, p.crc32});
   return sealed(std::move(line));
 }
 

@@ -1,11 +1,11 @@
 // resolve_pieces of lib/ckpt/checkpoint.h: encoded items become raw bytes, in parallel, findings in order.
-#include <algorithm>
 #include <exception>
 #include <memory>
 
 #include "lib/base/parallel.h"
 #include "lib/ckpt/checkpoint.h"
 #include "lib/ckpt/piece_check.h"
+#include "lib/ckpt/piece_order.h"
 
 namespace fsdpctl {
 namespace {
@@ -26,10 +26,7 @@ std::vector<Piece*> encoded_pieces(Checkpoint& checkpoint) {
   for (Piece& p : checkpoint.pieces) {
     if (p.encoding == Encoding::item) pieces.push_back(&p);
   }
-  const auto before = [](const Piece* a, const Piece* b) {
-    return a->source != b->source ? a->source < b->source : a->offset < b->offset;
-  };
-  std::sort(pieces.begin(), pieces.end(), before);
+  sort_by_place(pieces);
   return pieces;
 }
 
