@@ -287,6 +287,51 @@ TEST_P(Publish, WhatWasReplacedIsNeverTakenForFinishedWork) {
   EXPECT_EQ(again, before);
 }
 
+// Ctrl-C before each operation on the disk in turn: the old state or all of the new one, and the same call then finishes the work.
+TEST_P(Publish, InterruptedAtAnyMomentOldOrNewAndTheNextRunSucceeds) {
+  run();
+  const auto good = output();
+  for (const bool force : {false, true}) {
+    int interruptions = 0;
+    bool reached = true;
+    for (int n = 1; reached; ++n) {
+      remove_tree(out);
+      remove_tree(manifest_path(out, false));
+      if (force && GetParam()) write_new_file(out, "old");
+      if (force && !GetParam()) make_directory(out), write_new_file(out + "/old", "old");
+      const auto old = output();
+      std::atomic<bool> cancel{false};
+      std::atomic<int> calls{0};
+      options.force = force;
+      options.engine.cancel = &cancel;
+      set_fault_hook([&](std::string_view, const std::string&) {
+        if (++calls == n) cancel = true;
+        return 0;
+      });
+      Exit code = Exit::ok;
+      try {
+        run();
+      } catch (const Error& e) {
+        code = e.code();
+      }
+      set_fault_hook(nullptr);
+      reached = calls >= n;
+      const std::string where = fmt::format("operation {} of {}", n, force ? "force" : "new");
+      EXPECT_TRUE(code == Exit::ok || code == Exit::interrupted) << where << ", exit " << static_cast<int>(code);
+      EXPECT_EQ(output(), code == Exit::ok ? good : old) << where;
+      interruptions += code == Exit::interrupted;
+      if (code == Exit::interrupted) {
+        cancel = false;
+        EXPECT_NO_THROW(run()) << where;
+        EXPECT_EQ(output(), good) << where;
+      }
+      EXPECT_EQ(beside(), complete()) << where;
+      ASSERT_LT(n, 2000) << where;
+    }
+    EXPECT_GT(interruptions, 10);
+  }
+}
+
 // Every operation on the disk fails once, at each of its places: nothing may be seen of the output unless all of it is there, and the next
 // run must succeed.
 TEST_P(Publish, AfterAnyFailureOldOrNewAndTheNextRunSucceeds) {
