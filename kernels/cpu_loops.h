@@ -22,20 +22,19 @@ size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 template <class Widen>
 void widen_all(const unsigned char* in, size_t stride, float* __restrict out, size_t n, Widen widen) {
-  for (size_t i = 0; i < n; ++i) {
-    uint16_t half;
-    __builtin_memcpy(&half, in + 2 * i * stride, 2);
-    out[i] = widen(half);
-  }
+  const auto from = [&](size_t step) __attribute__((always_inline)) {
+    for (size_t i = 0; i < n; ++i) {
+      uint16_t half;
+      __builtin_memcpy(&half, in + 2 * i * step, 2);
+      out[i] = widen(half);
+    }
+  };
+  stride == 1 ? from(1) : from(stride);   // the first makes vectors
 }
 
 void load(const unsigned char* in, FloatType type, size_t stride, float* __restrict out, size_t n) {
-  const auto from_half = [](uint16_t half) { return widen_float16(half); };
-  const auto from_bfloat = [](uint16_t half) { return widen_bfloat16(half); };
-  if (type == FloatType::float16) return stride == 1 ? widen_all(in, 1, out, n, from_half) : widen_all(in, stride, out, n, from_half);
-  if (type == FloatType::bfloat16) {
-    return stride == 1 ? widen_all(in, 1, out, n, from_bfloat) : widen_all(in, stride, out, n, from_bfloat);
-  }
+  if (type == FloatType::float16) return widen_all(in, stride, out, n, [](uint16_t half) { return widen_float16(half); });
+  if (type == FloatType::bfloat16) return widen_all(in, stride, out, n, [](uint16_t half) { return widen_bfloat16(half); });
   if (stride == 1) {
     __builtin_memcpy(out, in, 4 * n);
     return;
@@ -50,29 +49,31 @@ const float* floats(const void* tensor, FloatType type, size_t begin, size_t n, 
   return block;
 }
 
-template <class Narrow>
-void narrow_all(const float* __restrict in, unsigned char* out, size_t stride, size_t n, Narrow narrow) {
-  for (size_t i = 0; i < n; ++i) {
-    const uint16_t half = narrow(in[i]);
-    __builtin_memcpy(out + 2 * i * stride, &half, 2);
+void store(const float* in, unsigned char* out, FloatType type, size_t n) {
+  switch (type) {
+    case FloatType::float16: return narrow_to_float16(in, out, n);
+    case FloatType::bfloat16: return narrow_to_bfloat16(in, out, n);
+    case FloatType::float32: __builtin_memcpy(out, in, 4 * n); return;
   }
 }
 
-void store(const float* __restrict in, unsigned char* out, FloatType type, size_t stride, bool stream, size_t n) {
-  if (stream && stride == 1) {
-    unsigned char block[kBlock * sizeof(float)];
-    store(in, block, type, 1, false, n);
-    return stream_out(block, out, n * size_of(type));
+// At most kBlock elements.
+void store(const float* in, unsigned char* out, FloatType type, size_t n, bool stream) {
+  if (!stream) return store(in, out, type, n);
+  unsigned char block[kBlock * sizeof(float)];
+  store(in, block, type, n);
+  stream_out(block, out, n * size_of(type));
+}
+
+// Elements as they are: by way of FP32, a signalling NaN would become quiet.
+void move_strided(const unsigned char* in, size_t in_stride, unsigned char* out, size_t out_stride, size_t size, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (size == 4) {
+      __builtin_memcpy(out + 4 * i * out_stride, in + 4 * i * in_stride, 4);
+    } else {
+      __builtin_memcpy(out + 2 * i * out_stride, in + 2 * i * in_stride, 2);
+    }
   }
-  const auto to_half = [](float value) { return narrow_float16(value); };
-  const auto to_bfloat = [](float value) { return narrow_bfloat16(value); };
-  if (type == FloatType::float16) return stride == 1 ? narrow_to_float16(in, out, n) : narrow_all(in, out, stride, n, to_half);
-  if (type == FloatType::bfloat16) return stride == 1 ? narrow_to_bfloat16(in, out, n) : narrow_all(in, out, stride, n, to_bfloat);
-  if (stride == 1) {
-    __builtin_memcpy(out, in, 4 * n);
-    return;
-  }
-  for (size_t i = 0; i < n; ++i) __builtin_memcpy(out + 4 * i * stride, in + i, 4);
 }
 
 // ---- cast and restore
@@ -91,7 +92,7 @@ void count_all(const float* __restrict in, const uint16_t* __restrict out, size_
 
 void count(const float* in, FloatType type, size_t n, CastCounts& counts) {
   uint16_t out[kBlock];
-  store(in, reinterpret_cast<unsigned char*>(out), type, 1, false, n);
+  store(in, reinterpret_cast<unsigned char*>(out), type, n);
   if (type == FloatType::float16) {
     count_all(in, out, n, counts, [](float value, uint16_t result) { return float16_flags(value, result); });
   } else {
@@ -103,13 +104,20 @@ void cast_strided(const void* in, FloatType in_type, size_t in_stride, void* out
                   size_t n, bool stream, CastCounts* counts) {
   const auto* from = static_cast<const unsigned char*>(in);
   auto* to = static_cast<unsigned char*>(out);
-  const bool exact = out_type == FloatType::float32 || in_type == out_type;
+  const size_t in_size = size_of(in_type), out_size = size_of(out_type);
+  if (in_type == out_type) return move_strided(from, in_stride, to, out_stride, in_size, n);
   float block[kBlock];
+  unsigned char narrow[kBlock * sizeof(float)];
   for (size_t done = 0; done < n; done += kBlock) {
     const size_t size = least(kBlock, n - done);
-    load(from + done * in_stride * size_of(in_type), in_type, in_stride, block, size);
-    store(block, to + done * out_stride * size_of(out_type), out_type, out_stride, stream, size);
-    if (counts != nullptr && !exact) count(block, out_type, size, *counts);
+    load(from + done * in_stride * in_size, in_type, in_stride, block, size);
+    if (out_stride == 1) {
+      store(block, to + done * out_size, out_type, size, stream);
+    } else {
+      store(block, narrow, out_type, size);
+      move_strided(narrow, 1, to + done * out_stride * out_size, out_stride, out_size, size);
+    }
+    if (counts != nullptr && out_type != FloatType::float32) count(block, out_type, size, *counts);
   }
 }
 
@@ -137,7 +145,7 @@ void adam(const AdamEntry& tensor, size_t begin, size_t end, bool stream, const 
     const float* g = floats(tensor.gradient, tensor.gradient_type, at, n, block);
     adam_block(g, tensor.master + at, tensor.moment1 + at, tensor.moment2 + at, scalars, n);
     if (parameter != nullptr) {
-      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, stream, n);
+      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, n, stream);
     }
   }
   finish_streaming();
@@ -159,7 +167,7 @@ void sgd(const SgdEntry& tensor, size_t begin, size_t end, bool stream, const Sg
     const float* g = floats(tensor.gradient, tensor.gradient_type, at, n, block);
     sgd_block(g, tensor.master + at, tensor.momentum != nullptr ? tensor.momentum + at : nullptr, scalars, n);
     if (parameter != nullptr) {
-      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, 1, stream, n);
+      store(tensor.master + at, parameter + at * size_of(tensor.parameter_type), tensor.parameter_type, n, stream);
     }
   }
   finish_streaming();

@@ -25,6 +25,7 @@ EXTERNAL = {
     r"CLI/.*": r"tools/.*",
     r"(torch|ATen|c10)/.*": r"lib/train/.*|lib/comm/gloo\w*\.(h|cpp)",
     r"nccl\.h": r"lib/comm/nccl\.cpp",
+    r"cuda(_runtime\w*|_fp16|_bf16)?\.h": r"kernels/cuda/.*",
     r"(gtest|gmock)/.*": r"tests/.*",
     r"benchmark/.*": r"tests/.*",
 }

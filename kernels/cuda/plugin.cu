@@ -80,7 +80,8 @@ bool find_device(int32_t ordinal, CudaProblem* problem) {
 
 bool describe(CudaContext* context, CudaProblem* problem) {
   cudaDeviceProp properties;
-  if (!succeeded(cudaGetDeviceProperties(&properties, context->ordinal), "asking for the device's properties", problem)) return false;
+  const cudaError_t code = cudaGetDeviceProperties(&properties, context->ordinal);
+  if (!succeeded(code, "asking for the device's properties", problem)) return false;
   context->name = properties.name;
   context->processors = properties.multiProcessorCount;
   return true;

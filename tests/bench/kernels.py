@@ -136,7 +136,8 @@ def main():
     parser.add_argument("--json", help="write the figures here")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    print(f"kernels: {options.elements} elements in {options.tensors} tensors, {options.threads} threads each, medians of {options.runs}")
+    print(f"kernels: {options.elements} elements in {options.tensors} tensors, {options.threads} threads each, "
+          f"medians of {options.runs}")
     rivals = {}
     rows = [contest(options, *c, rivals) for c in sorted(CONTESTS, key=lambda c: c[1]) if options.only in c[0]]
     for pair in rivals.values():

@@ -61,7 +61,8 @@ run() {
     say "nothing prepared in $folder: tests/gpu/run.sh prepare"
     exit 1
   fi
-  export LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:-} FSDPCTL_CUDA_PLUGIN=$folder/lib/libfsdpctl_cuda.so FSDPCTL_TEST_DATA=$folder/data
+  export LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:-}
+  export FSDPCTL_CUDA_PLUGIN=$folder/lib/libfsdpctl_cuda.so FSDPCTL_TEST_DATA=$folder/data
   local bench=$folder/fsdpctl_kernel_bench tests=$folder/gpu_tests
   "$bench" --device cuda --elements 1000 --tensors 1 --runs 1 > /dev/null || code=$?
   if [ "$code" -ne 0 ]; then

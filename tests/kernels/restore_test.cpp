@@ -102,6 +102,26 @@ TEST_P(Restore, AFlatRangeOfAMatrix) {
   EXPECT_EQ(download(shard, end - begin), std::vector<float>(values.begin() + begin, values.begin() + end));
 }
 
+// Nothing happens to the bits of a type that stays, signalling NaNs included, with or without strides.
+TEST_P(Restore, KeepsEveryBitPattern) {
+  std::vector<uint16_t> all(65536), transposed(65536);
+  std::iota(all.begin(), all.end(), uint16_t{0});
+  for (size_t i = 0; i < all.size(); ++i) transposed[i % 256 * 256 + i / 256] = all[i];
+  const auto* source = upload(all);
+  const Sizes size = {256, 256}, stride = {256, 1}, across = {1, 256};
+  for (const FloatType type : {f16, bf16}) {
+    auto* straight = uninitialised<uint16_t>(all.size());
+    auto* turned = uninitialised<uint16_t>(all.size());
+    std::vector<RestoreEntry> table;
+    append_box(table, size, {source, type, stride}, {straight, type, stride});
+    append_box(table, size, {source, type, stride}, {turned, type, across});
+    kernels().restore(table, {});
+    kernels().synchronize();
+    EXPECT_EQ(download(straight, all.size()), all);
+    EXPECT_EQ(download(turned, all.size()), transposed);
+  }
+}
+
 TEST_P(Restore, CountsWhatTheCastLoses) {
   const std::vector<float> values = {1e6f, 1.0f, 1e-9f, -1e6f, 0.0f, std::nanf(""), -INFINITY, 1e-10f, 2.0f};
   const auto* source = upload(encoded(f32, values, 1));

@@ -162,7 +162,8 @@ class TraceReplay : public KernelsTest {
       std::vector<SgdEntry> table;
       for (size_t i = 0; i < shards_.size(); ++i) {
         const Shard& s = shards_[i];
-        table.push_back({gradients_[i], s.master, s.moment1, s.parameter, s.count, type_, type_, static_cast<uint32_t>(s.group), 0});
+        table.push_back({gradients_[i], s.master, s.moment1, s.parameter, s.count, type_, type_,
+                         static_cast<uint32_t>(s.group), 0});
       }
       kernels().sgd(table, scalars);
     }
