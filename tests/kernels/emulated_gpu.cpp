@@ -61,7 +61,10 @@ class EmulatedGpu final : public Kernels {
   }
 
   CopyTicket copy(std::span<const CopyEntry> table, Direction) override {
-    for (const CopyEntry& entry : table) std::memcpy(entry.target, entry.source, entry.bytes);
+    check(table);
+    for (const CopyEntry& entry : table) {
+      if (entry.bytes != 0) std::memcpy(entry.target, entry.source, entry.bytes);
+    }
     return 0;
   }
   void wait(CopyTicket) override {}

@@ -23,6 +23,14 @@ class BinaryNumber {
     const auto mantissa = static_cast<uint64_t>(std::ldexp(std::frexp(std::fabs(x), &exponent), 24));
     add(mantissa * mantissa, 2 * (exponent - 24) + kScale);
   }
+  // As limbs, normalised.
+  ExactSum limbs() const {
+    ExactSum sum{};
+    for (int i = 0; i < 32 * kLimbs; ++i) {
+      sum.limb[i / 32] += int64_t{digits_[static_cast<size_t>(i + kLowestExponent + kScale)]} << (i % 32);
+    }
+    return sum;
+  }
   // Nearest FP64, ties to even, digit by digit.
   double rounded() const {
     int top = static_cast<int>(digits_.size()) - 1;
@@ -50,11 +58,12 @@ class BinaryNumber {
   std::array<int8_t, 700> digits_{};
 };
 
-double sum_of_squares(const std::vector<float>& values) {
+BinaryNumber squares_of(const std::vector<float>& values) {
   BinaryNumber sum;
   for (const float x : values) sum.add_square(x);
-  return sum.rounded();
+  return sum;
 }
+double sum_of_squares(const std::vector<float>& values) { return squares_of(values).rounded(); }
 
 // What a tensor of `type` holds of the values, as FP32 and as its own elements.
 struct Tensor {
@@ -105,10 +114,15 @@ class Norm : public KernelsTest {
     kernels().unscale_norm({&entry, 1}, 1, {&result, 1});
     return result;
   }
+  // Every bit of the sum, also those that its value as FP64 does not show.
   void expect_exact(const Tensor& tensor) {
-    const GradientNorm result = norm_of(tensor);
+    GradientNorm result = norm_of(tensor);
     EXPECT_EQ(result.nonfinite, 0u);
-    EXPECT_EQ(value(result.squares), sum_of_squares(tensor.values)) << tensor.values.size() << " elements";
+    const BinaryNumber expected = squares_of(tensor.values);
+    EXPECT_EQ(value(result.squares), expected.rounded()) << tensor.values.size() << " elements";
+    normalize(result.squares);
+    const ExactSum limbs = expected.limbs();
+    EXPECT_TRUE(std::equal(limbs.limb, limbs.limb + kLimbs, result.squares.limb)) << tensor.values.size() << " elements";
   }
 };
 
@@ -132,6 +146,20 @@ TEST_P(Norm, TakesEveryMagnitude) {
   expect_exact(tensor_of({most, least, 0.0f, -most}, f32));
   expect_exact(tensor_of(std::vector<float>(5000, most), f32));
   expect_exact(tensor_of(std::vector<float>(5000, least), f32));
+}
+
+// Around every limit of the fast ways: elements with all their bits set, over 1, 2, ... 48 binary orders of magnitude.
+TEST_P(Norm, EveryRangeOfMagnitudes) {
+  for (const FloatType type : {f32, f16, bf16}) {
+    for (int span = 0; span < (type == f16 ? 30 : 48); ++span) {
+      const int top = type == f16 ? 15 : 40;
+      const float most = type == f32 ? 0x1.fffffep0f : type == f16 ? 0x1.ffcp0f : 0x1.fep0f;
+      std::vector<float> values(2 * 2048, std::ldexp(most, top));
+      for (size_t i = 0; i < values.size(); i += 3) values[i] = std::ldexp(most, top - span);
+      for (size_t i = 0; i < values.size(); i += 5) values[i] = std::ldexp(most, top - span / 2);
+      expect_exact(tensor_of(values, type));
+    }
+  }
 }
 
 TEST_P(Norm, LargeElementsDoNotHideSmallOnes) {

@@ -42,7 +42,7 @@ class Trace {
     if (!arrays_.contains(name)) return {};   // an empty shard's state
     const size_t begin = arrays_[name]["data_offsets"][0], end = arrays_[name]["data_offsets"][1];
     std::vector<T> values((end - begin) / sizeof(T));
-    std::memcpy(values.data(), bytes_.data() + data_ + begin, end - begin);
+    if (!values.empty()) std::memcpy(values.data(), bytes_.data() + data_ + begin, end - begin);
     return values;
   }
   json scalars;
