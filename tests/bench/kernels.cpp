@@ -4,7 +4,8 @@
 //   fsdpctl_kernel_bench ... --serve      for each operation named on a line of stdin, runs it once and prints the seconds
 //
 // Operations: norm (found-inf and sum of squares, nothing written), unscale (norm, and FP32 gradients written), adamw (with the
-// parameter's copy), chain (norm, clip and adamw), cast (master to parameter), copy (device memory to device memory, or memcpy).
+// parameter's copy), chain (norm, clip and adamw), cast (master to parameter), copy (within the device's memory), offload and load
+// (one moment to pinned memory, and back), both (at the same time).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,7 +63,13 @@ class Bench {
       states_.push_back(s);
       elements_ += n;
     }
+    host_ = static_cast<float*>(kernels_.allocate_host(elements_ * sizeof(float) * 2 + 1));
+    float *out = host_, *in = host_ + elements_;
     for (const State& s : states_) {
+      offload_.push_back({s.moment1, out, s.count * sizeof(float)});
+      load_.push_back({in, s.unscaled, s.count * sizeof(float)});
+      out += s.count;
+      in += s.count;
       norm_.push_back({s.gradient, nullptr, s.count, gradient_, 0});
       unscale_.push_back({s.gradient, s.unscaled, s.count, gradient_, 0});
       adam_.push_back({s.gradient, s.master, s.moment1, s.moment2, s.parameter, s.count, gradient_, FloatType::bfloat16, 0, 0});
@@ -71,11 +78,15 @@ class Bench {
     }
   }
 
+  ~Bench() { kernels_.release_host(host_); }
+  Bench(const Bench&) = delete;
+
   // Bytes per element that the operation must move.
   double bytes(const std::string& operation) const {
     const double g = float_size(gradient_);
     const std::map<std::string, double> all = {{"norm", g},          {"unscale", g + 4}, {"adamw", g + 26},
-                                               {"chain", 2 * g + 26}, {"cast", 6},        {"copy", 8}};
+                                               {"chain", 2 * g + 26}, {"cast", 6},        {"copy", 8},
+                                               {"offload", 4},        {"load", 4},        {"both", 8}};
     return all.at(operation);
   }
   double elements() const { return static_cast<double>(elements_); }
@@ -122,6 +133,9 @@ class Bench {
     if (operation == "chain") return adamw(gradient_factor(clip_divisor(norm(norm_), kScale, 1), kScale));
     if (operation == "cast") return kernels_.cast(cast_, {});
     if (operation == "copy") return kernels_.cast(copy_, {});
+    if (operation == "offload" || operation == "both") kernels_.copy(offload_, Direction::to_host);
+    if (operation == "load" || operation == "both") kernels_.copy(load_, Direction::to_device);
+    if (operation == "offload" || operation == "load" || operation == "both") return;   // seconds() waits
     throw Error(Exit::usage, "unknown operation").found_only(operation);
   }
   double norm(const std::vector<GradientEntry>& table) {
@@ -141,13 +155,15 @@ class Bench {
   std::vector<GradientEntry> norm_, unscale_;
   std::vector<AdamEntry> adam_;
   std::vector<CastEntry> cast_, copy_;
+  std::vector<CopyEntry> offload_, load_;
+  float* host_ = nullptr;
   size_t elements_ = 0;
   uint64_t step_ = 0;
 };
 
 void report(Bench& bench, int runs) {
   double copy_rate = 0;
-  for (const char* operation : {"copy", "norm", "unscale", "adamw", "chain", "cast"}) {
+  for (const char* operation : {"copy", "norm", "unscale", "adamw", "chain", "cast", "offload", "load", "both"}) {
     std::vector<double> times;
     bench.seconds(operation);   // warm-up
     for (int i = 0; i < runs; ++i) times.push_back(bench.seconds(operation));
