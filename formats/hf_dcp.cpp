@@ -250,6 +250,7 @@ class HfDcpFormat : public Format {
     Capabilities capabilities;
     capabilities.writes = true;
     capabilities.world_size = true;
+    capabilities.ties = false;   // PyTorch's reader finds a name only where it is a tensor of a file
     return capabilities;
   }
 

@@ -139,7 +139,7 @@ class SafetensorsFormat : public Format {
  public:
   std::string_view name() const override { return "safetensors"; }
 
-  bool is_part(std::string_view file_name) const override { return file_name == kIndexName; }
+  bool is_part(std::string_view file_name) const override { return is_safetensors_part(file_name); }
 
   std::optional<Match> recognize(Source& source) const override {
     return source.is_directory() ? recognize_directory(source) : recognize_file(source);
@@ -149,6 +149,10 @@ class SafetensorsFormat : public Format {
     if (source->is_directory()) return read_safetensors_directory(std::move(source), sink);
     const std::string name = source->entries().front().name;
     return read_safetensors_file(std::move(source), name, sink);
+  }
+
+  std::optional<Checkpoint> open_whole(std::shared_ptr<Source> directory, const std::string& part, FindingSink& sink) const override {
+    return read_safetensors_whole(std::move(directory), part, sink);
   }
 
   Capabilities capabilities() const override {

@@ -210,10 +210,23 @@ Checkpoint Reader::finish(const std::string& metadata_name) {
   return std::move(checkpoint_);
 }
 
+// The index of `part`, or empty.
+std::string index_of(const SafetensorsListing& listing, Source& source, const std::string& part) {
+  for (const std::string& name : listing.indexes) {
+    if (name == part) return name;
+    Arena arena;
+    const SourceIndex file = source.add(name);
+    const SafetensorsIndex index = read_safetensors_index(read_at(source, file), source.file(file).size, name, arena);
+    if (std::find(index.files.begin(), index.files.end(), part) != index.files.end()) return name;
+  }
+  return {};
+}
+
 std::string choose_index(const SafetensorsListing& listing) {
   if (listing.indexes.size() == 1) return listing.indexes.front();
   if (std::find(listing.indexes.begin(), listing.indexes.end(), kIndexName) != listing.indexes.end()) return std::string(kIndexName);
-  throw Error(Exit::refused, "directory holds several indexes").found_only(listing.indexes[0] + ", " + listing.indexes[1]);
+  throw Error(Exit::refused, "directory holds several indexes").found_only(listing.indexes[0] + ", " + listing.indexes[1])
+      .try_("name one of them");
 }
 
 }  // namespace
@@ -250,6 +263,18 @@ Checkpoint read_safetensors_directory(std::shared_ptr<Source> source, FindingSin
   if (!listing.indexes.empty()) return reader.indexed_shards(choose_index(listing), listing);
   if (listing.files.size() == 1) return reader.single_file(listing.files.front());
   return reader.numbered_shards(listing.files);
+}
+
+bool is_safetensors_part(std::string_view file_name) {
+  const auto numbered = parse_numbered_name(file_name, kEnding);
+  return file_name.ends_with(kIndexEnding) || (numbered && numbered->count > 1);
+}
+
+std::optional<Checkpoint> read_safetensors_whole(std::shared_ptr<Source> directory, const std::string& part, FindingSink& sink) {
+  const SafetensorsListing listing = list_safetensors(*directory);
+  const std::string index = index_of(listing, *directory, part);
+  if (index.empty()) return std::nullopt;
+  return Reader(std::move(directory), sink).indexed_shards(index, listing);
 }
 
 }  // namespace fsdpctl

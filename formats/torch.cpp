@@ -100,6 +100,17 @@ class TorchFormat : public Format {
     return checkpoint;
   }
 
+  std::optional<Checkpoint> open_whole(std::shared_ptr<Source> source, const std::string& part, FindingSink& sink) const override {
+    const auto directory = find_torch_whole(*source, part);
+    if (!directory) return std::nullopt;
+    Checkpoint checkpoint;
+    checkpoint.format = name();
+    checkpoint.source = std::move(source);
+    read_torch_directory(checkpoint, *directory, sink);
+    checkpoint.finish(sink);
+    return checkpoint;
+  }
+
   Capabilities capabilities() const override {
     return {.writes = true, .single_file = true, .endings = {".pt", ".pth", ".bin", ".ckpt"}};
   }

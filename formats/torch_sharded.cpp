@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "formats/numbered_name.h"
 #include "formats/safetensors_index.h"
 #include "formats/torch_file.h"
 
@@ -112,7 +113,20 @@ std::optional<TorchDirectory> find_torch_directory(const Source& source) {
   return found;
 }
 
-bool is_torch_part(std::string_view file_name) { return file_name == kIndex; }
+bool is_torch_part(std::string_view file_name) {
+  const auto numbered = parse_numbered_name(file_name, kShardEnding);
+  return file_name.ends_with(kIndexEndingBin) || (numbered && numbered->count > 1);
+}
+
+std::optional<TorchDirectory> find_torch_whole(Source& directory, const std::string& part) {
+  for (const std::string& name : list_indexes(directory)) {
+    Arena arena;
+    if (name == part) return TorchDirectory{{name}, ""};
+    const std::vector<std::string> files = read_index(directory, name, arena).files;
+    if (std::find(files.begin(), files.end(), part) != files.end()) return TorchDirectory{{name}, ""};
+  }
+  return std::nullopt;
+}
 
 void read_torch_directory(Checkpoint& checkpoint, const TorchDirectory& directory, FindingSink& sink) {
   if (directory.indexes.empty()) {
@@ -124,7 +138,7 @@ void read_torch_directory(Checkpoint& checkpoint, const TorchDirectory& director
   }
   const std::string& index = directory.indexes.front();
   if (directory.indexes.size() > 1 && index != kIndex) {
-    throw Error(Exit::refused, "directory holds several indexes").found_only(index + ", " + directory.indexes[1]);
+    throw Error(Exit::refused, "directory holds several indexes").found_only(index + ", " + directory.indexes[1]).try_("name one of them");
   }
   checkpoint.metadata_file = index;
   ShardReader(checkpoint, index, sink).read();

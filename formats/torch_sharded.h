@@ -17,8 +17,10 @@ struct TorchDirectory {
 };
 std::optional<TorchDirectory> find_torch_directory(const Source& source);
 
-// An index, which stands for its directory.
+// An index, or a file whose name says that it is one of several.
 bool is_torch_part(std::string_view file_name);
+// The index that `part` is, or that names it; nullopt where none does.
+std::optional<TorchDirectory> find_torch_whole(Source& directory, const std::string& part);
 
 // Reads all shards of the first index into one dict. Missing shards and tensors are Error(damaged), several indexes of which none has
 // the usual name Error(refused).

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lib/base/checksum.h"
 #include "lib/base/file.h"
+#include "lib/ckpt/untie.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
 #include "tools/output_path.h"
@@ -181,8 +183,12 @@ void check_output(const OutputOptions& options, const std::string& input, const 
   if (!options.force) throw Error(Exit::usage, "output exists").at(output).try_(std::move(forced));
 }
 
-Exit write_output(const Job& job, const OutputOptions& options, const Context& context) {
+Exit write_output(Job job, const OutputOptions& options, const Context& context) {
   const std::string output = without_slashes(options.path);
+  std::optional<Checkpoint> apart;
+  if (!job.format->capabilities().ties && !job.checkpoint->aliases.empty()) {
+    job.checkpoint = &apart.emplace(untied(*job.checkpoint, job.changes));
+  }
   const TargetPlacement placement = place(*job.checkpoint, job.world_size);
   const Target target = make_target(job, output, placement);
   check_carried(job, target, context.printer);

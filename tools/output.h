@@ -40,6 +40,6 @@ struct Job {
 };
 
 // Error(refused) with everything that the format cannot carry, else publishes and prints the result.
-Exit write_output(const Job& job, const OutputOptions& options, const Context& context);
+Exit write_output(Job job, const OutputOptions& options, const Context& context);
 
 }  // namespace fsdpctl

@@ -8,6 +8,10 @@ namespace fsdpctl {
 
 bool Format::is_part(std::string_view) const { return false; }
 
+std::optional<Checkpoint> Format::open_whole(std::shared_ptr<Source> directory, const std::string&, FindingSink& sink) const {
+  return open(std::move(directory), sink);
+}
+
 void Format::can_carry(const Checkpoint&, const Target&, FindingSink&) const {}
 
 FilePlan Format::lay_out(const Checkpoint&, const Target&) const {
@@ -61,7 +65,14 @@ std::optional<Opened> open_whole_of_part(const FormatList& formats, const std::s
     if (!format->is_part(name)) continue;
     std::shared_ptr<Source> whole = Source::open(parent_path(path), {options.follow_links});
     std::optional<Match> match = format->recognize(*whole);
-    if (match) return open_with({format.get(), *std::move(match)}, std::move(whole), sink);
+    if (!match) continue;
+    std::optional<Checkpoint> checkpoint = format->open_whole(std::move(whole), name, sink);
+    if (!checkpoint) continue;
+    Opened opened;
+    opened.format = format.get();
+    opened.match = *std::move(match);
+    opened.checkpoint = *std::move(checkpoint);
+    return opened;
   }
   return std::nullopt;
 }

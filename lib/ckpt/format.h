@@ -29,6 +29,7 @@ struct Capabilities {
   bool world_size = false;   // a world size means something: reshard can keep this format
   bool single_file = false;  // output is one file
   bool shard_size = false;   // Target::max_shard_bytes means something
+  bool ties = true;          // can say that two names are one tensor; else the caller unties first (lib/ckpt/untie.h)
   // Endings of a single output file's name, with the dot. A name that ends so never is a directory of this format.
   std::vector<std::string_view> endings = {};
 };
@@ -50,6 +51,9 @@ class Format {
   // Is a file of this name a part of one of this format's directories, to be opened by its directory (".metadata",
   // "model.safetensors.index.json")? From the name alone. Default: no.
   virtual bool is_part(std::string_view file_name) const;
+  // Opens the checkpoint in `directory`, which this format recognises, that the file `part` (see is_part) belongs to. nullopt: to
+  // none, and it is opened by itself. Default: open(directory).
+  virtual std::optional<Checkpoint> open_whole(std::shared_ptr<Source> directory, const std::string& part, FindingSink& sink) const;
   // Reads metadata only. Fatal problems throw Error; those that leave the rest readable go to `sink`.
   virtual Checkpoint open(std::shared_ptr<Source> source, FindingSink& sink) const = 0;
   virtual Capabilities capabilities() const = 0;

@@ -1,8 +1,8 @@
 // Select: pure functions from checkpoint to checkpoint. Each lists what it did as Changes.
 //
 // In this order: parts are left out, names dropped, wrappers stripped, names replaced (each rule on what the one before it made),
-// dtypes cast, missing group fields filled. Names are FQNs and change wherever they stand: model keys, optimizer state, group lists
-// (param_names too), flattened keys, the module names of a state dict's `_metadata`. A dropped model tensor takes its optimizer state
+// dtypes cast, missing fields of groups and schedulers filled. Names are FQNs and change wherever they stand: model keys, optimizer
+// state, group lists (param_names too), flattened keys, the module names of a state dict's `_metadata`. A dropped model tensor takes its optimizer state
 // and its place in the groups along.
 #pragma once
 
@@ -32,7 +32,7 @@ struct Selection {
   // where all model keys start so (DDP's wrapper; a submodule of that name stays).
   bool strip_wrappers = false;
   std::optional<DType> cast;      // floating model tensors
-  bool fill_missing = false;      // param-group fields that newer PyTorch wants, with their documented default
+  bool fill_missing = false;      // fields of param groups and schedulers that newer PyTorch wants, with their default
 };
 
 // The selected checkpoint shares source, arena and resolver with the old one and holds only the tensors that are left, in the same

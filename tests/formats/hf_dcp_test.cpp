@@ -12,6 +12,7 @@
 
 #include "formats/safetensors.h"
 #include "lib/ckpt/tiling.h"
+#include "lib/ckpt/untie.h"
 #include "tests/support/error_of.h"
 #include "tests/support/made_checkpoint.h"
 #include "tests/support/process.h"
@@ -234,6 +235,25 @@ TEST(HfDcpWriting, NestedModelsComeBackAndFilesHavePlainNames) {
   write(c, dir.path(), 2);
   EXPECT_EQ(slow_tensors(open_path(dir.path())), slow_tensors(c));   // keys begin with "model."
   EXPECT_THAT(read_file(dir / shard(2)), testing::HasSubstr("\"core.tok.weight\":{"));
+}
+
+// PyTorch's reader knows no tied tensors: it must find every name.
+TEST(HfDcpWriting, TiedTensorsHaveAllTheirNames) {
+  EXPECT_FALSE(hf_dcp_format()->capabilities().ties);
+  FindingSink sink;
+  const Checkpoint tied = safetensors_format()->open(Source::open(test_data("2.13.0/hf-safetensors/tied")), sink);
+  ASSERT_EQ(tied.aliases.size(), 1u);
+  json expected = slow_tensors(tied);
+  expected["core.tok.weight"] = expected.at("core.head.weight");
+  std::vector<Change> changes;
+  TempDir dir;
+  write(untied(tied, changes), dir.path(), 3);
+  const Checkpoint back = open_path(dir.path(), sink);
+  EXPECT_EQ(slow_tensors(back), expected);
+  EXPECT_TRUE(back.aliases.empty());
+  EXPECT_TRUE(sink.all().empty());
+  if (torch_python().empty()) GTEST_SKIP() << kNoTorch;
+  EXPECT_EQ(real_read(dir.path()), expected);
 }
 
 TEST(HfDcpWriting, OnlyTheModelCanBeCarried) {

@@ -235,11 +235,36 @@ TEST_F(ShardedDirectory, OneShardAloneSaysSo) {
   EXPECT_EQ(sink.all()[0].found, "shard 2 of 3");
 }
 
-TEST_F(ShardedDirectory, IndexNamesTheWholeDirectory) {
+TEST_F(ShardedDirectory, IndexAndShardsNameTheWholeDirectory) {
+  const FormatList formats = all_formats();
+  for (const std::string& part : {std::string("model.safetensors.index.json"), std::string("model-00001-of-00003.safetensors"), shard2_}) {
+    SCOPED_TRACE(part);
+    FindingSink sink;
+    const Opened opened = open_checkpoint(formats, path_ + "/" + part, sink);
+    EXPECT_EQ(slow_tensors(opened.checkpoint), slow_tensors(open_path(path_)));
+    EXPECT_EQ(opened.checkpoint.metadata_file, "model.safetensors.index.json");
+    EXPECT_TRUE(sink.all().empty());
+  }
+}
+
+TEST_F(ShardedDirectory, ShardThatNoIndexNamesIsOpenedAlone) {
+  const FormatList formats = all_formats();
+  fs::copy(path_ + "/" + shard2_, path_ + "/other-00001-of-00002.safetensors");
   FindingSink sink;
-  const Opened opened = open_checkpoint(all_formats(), index_, sink);
-  EXPECT_EQ(slow_tensors(opened.checkpoint), slow_tensors(open_path(path_)));
-  EXPECT_TRUE(sink.all().empty());
+  EXPECT_EQ(open_checkpoint(formats, path_ + "/other-00001-of-00002.safetensors", sink).checkpoint.tensors.size(), 2u);
+  ASSERT_EQ(sink.all().size(), 1u);
+  EXPECT_EQ(sink.all()[0].found, "shard 1 of 2");
+}
+
+// As diffusers keeps variants of one model.
+TEST_F(ShardedDirectory, OneOfSeveralIndexesIsChosenByName) {
+  const FormatList formats = all_formats();
+  fs::rename(index_, path_ + "/a.safetensors.index.json");
+  std::ofstream(path_ + "/a.fp16.safetensors.index.json") << R"({"weight_map": {"x": "a.fp16.safetensors"}})";
+  FindingSink sink;
+  EXPECT_EQ(error_of([&] { open_checkpoint(formats, path_, sink); }).code, Exit::refused);
+  EXPECT_EQ(open_checkpoint(formats, path_ + "/a.safetensors.index.json", sink).checkpoint.tensors.size(), 9u);
+  EXPECT_EQ(error_of([&] { open_checkpoint(formats, path_ + "/a.fp16.safetensors.index.json", sink); }).where.path, "a.fp16.safetensors");
 }
 
 TEST(Safetensors, OneRanksPiecesAreNotTakenForTensors) {

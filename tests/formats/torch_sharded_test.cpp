@@ -61,25 +61,32 @@ class TorchSharded : public testing::Test {
   FindingSink sink_;
 };
 
-TEST_F(TorchSharded, IndexNamesTheWholeDirectory) {
+TEST_F(TorchSharded, IndexAndShardsNameTheWholeDirectory) {
   const std::vector<std::string> all = keys(open().checkpoint);
   EXPECT_EQ(all.size(), 9u);
-  const Opened opened = open(kIndex);
-  EXPECT_EQ(keys(opened.checkpoint), all);
-  EXPECT_EQ(opened.checkpoint.metadata_file, kIndex);
-  EXPECT_TRUE(sink_.all().empty());
+  for (const std::string& part : {std::string(kIndex), shard(1), shard(3)}) {
+    SCOPED_TRACE(part);
+    const Opened opened = open(part);
+    EXPECT_EQ(keys(opened.checkpoint), all);
+    EXPECT_EQ(opened.checkpoint.metadata_file, kIndex);
+    EXPECT_TRUE(sink_.all().empty());
+  }
 }
 
-TEST_F(TorchSharded, ShardIsReadAloneWithAWarning) {
-  EXPECT_EQ(keys(open(shard(2)).checkpoint), (std::vector<std::string>{"core.norm.weight", "mid.proj.weight"}));
+TEST_F(TorchSharded, ShardThatNoIndexNamesIsOpenedAlone) {
+  fs::copy(dir_ / shard(2), dir_ / "other-00001-of-00002.bin");
+  const Opened opened = open("other-00001-of-00002.bin");
+  EXPECT_EQ(keys(opened.checkpoint), (std::vector<std::string>{"core.norm.weight", "mid.proj.weight"}));
   ASSERT_EQ(sink_.all().size(), 1u);
-  EXPECT_EQ(sink_.all()[0].found, "shard 2 of 3");
+  EXPECT_EQ(sink_.all()[0].found, "shard 1 of 2");
 }
 
-TEST_F(TorchSharded, OfSeveralIndexesTheUsualNameCounts) {
-  fs::copy(dir_ / kIndex, dir_ / "a.bin.index.json");
-  EXPECT_EQ(open().checkpoint.metadata_file, kIndex);
-  fs::rename(dir_ / kIndex, dir_ / "b.bin.index.json");
+TEST_F(TorchSharded, OneOfSeveralIndexesIsChosenByName) {
+  edit_index([&](json& map) { map = {{"temp", shard(1)}, {"seen", shard(1)}, {"core.tok.weight", shard(1)}}; }, "small.bin.index.json");
+  EXPECT_EQ(open("small.bin.index.json").checkpoint.tensors.size(), 3u);
+  EXPECT_EQ(open().checkpoint.tensors.size(), 9u);   // the usual name
+  fs::rename(dir_ / kIndex, dir_ / "large.bin.index.json");
+  EXPECT_EQ(open("large.bin.index.json").checkpoint.tensors.size(), 9u);
   EXPECT_EQ(error_of([&] { open(); }).code, Exit::refused);
 }
 

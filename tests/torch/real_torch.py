@@ -242,7 +242,22 @@ def through_hdf5(h, source):
     h.check(f"{source} -> hdf5 -> torch, dcp", action)
 
 
+def tied_weights(h):
+    def action():
+        import torch
+
+        model = torch.nn.ModuleDict({"tok": torch.nn.Embedding(5, 4), "head": torch.nn.Linear(4, 5, bias=False)})
+        model["head"].weight = model["tok"].weight
+        source, out = h.out("tied.pt"), h.out("tied")
+        torch.save({"model": model.state_dict()}, source)
+        h.fsdpctl("convert", source, "-o", out, "--to", "hf-dcp", "--world-size", "2")
+        tensors, _ = h.look(source)
+        return differences({k.removeprefix("model."): v for k, v in tensors.items()}, h.look(out)[0])
+    h.check("tied weights -> hf-dcp has both names", action)
+
+
 def conversions(h):
+    tied_weights(h)
     for source in SOURCES:
         for target, name, arguments in TARGETS:
             if any(source.endswith(s) and target == t for s, t in UNREADABLE):
