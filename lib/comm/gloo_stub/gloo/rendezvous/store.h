@@ -1,0 +1,17 @@
+// See gloo/context.h. The base of a class that LibTorch's header defines inline; it must never be instantiated here.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace gloo::rendezvous {
+class Store {
+ public:
+  virtual ~Store();
+  virtual void set(const std::string& key, const std::vector<char>& value) = 0;
+  virtual std::vector<char> get(const std::string& key) = 0;
+  virtual void wait(const std::vector<std::string>& keys) = 0;
+  virtual void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) = 0;
+};
+}  // namespace gloo::rendezvous

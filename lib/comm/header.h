@@ -1,0 +1,44 @@
+// What a rank is about to do, as it tells the others before data moves. Private to lib/comm.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/comm/communicator.h"
+
+namespace fsdpctl {
+
+enum class Collective : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, exchange, barrier };
+
+struct Header {
+  static constexpr size_t kSize = 160;
+  using Bytes = std::array<std::byte, kSize>;
+
+  Collective collective = Collective::barrier;
+  DType in = DType::uint8, out = DType::uint8;
+  Reduction reduction = Reduction::sum;
+  uint32_t root = 0;
+  uint64_t count = 0;           // of elements that each rank gives (exchange: of bytes, free to differ)
+  uint64_t sequence = 0;
+  uint64_t unit_hash = 0;
+  std::string unit;             // cut to what fits; the hash is of all of it
+
+  void set_unit(std::string_view name);
+  Bytes encode() const;
+  static Header decode(const Bytes& bytes);
+
+  // The operation may go on where all ranks' headers match. `count` of an exchange is no part of it.
+  bool matches(const Header& other) const;
+  uint64_t hash() const;
+  std::string text() const;     // "all_gather of 3 float32 in layers.3"
+};
+
+// nullopt where all match; else the finding: the first rank that differs from rank 0, and what each rank wanted.
+std::optional<Finding> disagreement(std::span<const Header> headers);
+
+}  // namespace fsdpctl
