@@ -25,6 +25,7 @@ setup:
 
 demo:
 	scripts/setup.sh packages
+	scripts/setup.sh libtorch
 	$(MAKE) configure
 	cmake --build $(BUILD) --target fsdpctl
 	scripts/demo.sh $(BUILD)/tools/fsdpctl

@@ -15,3 +15,37 @@ enable_language(C)   # FindHDF5 asks the C compiler
 # here, which costs 10 ms at every start.
 set(HDF5_USE_STATIC_LIBRARIES ON)
 find_package(HDF5 REQUIRED COMPONENTS C)
+
+# Training needs LibTorch, in exactly this version; checkpoints do without. FSDPCTL_TRAIN says whether it is built.
+set(FSDPCTL_TRAIN OFF)
+if(FSDPCTL_WITH_TRAIN)
+  if(FSDPCTL_WITH_TRAIN STREQUAL "AUTO")
+    find_package(LibTorch 2.13.0 EXACT QUIET)
+  else()
+    find_package(LibTorch 2.13.0 EXACT REQUIRED)
+  endif()
+  set(FSDPCTL_TRAIN ${LibTorch_FOUND})
+endif()
+if(FSDPCTL_TRAIN)
+  message(STATUS "Training: with LibTorch ${LibTorch_VERSION}")
+elseif(FSDPCTL_WITH_TRAIN)
+  message(WARNING "Training is not built: there is no LibTorch 2.13.0. scripts/setup.sh libtorch fetches it, "
+                  "-DLIBTORCH_ROOT= names one, -DFSDPCTL_WITH_TRAIN=OFF says that none is wanted.")
+endif()
+
+# NCCL and the CUDA runtime: for the plug-in that lets ranks on GPUs talk. FSDPCTL_NCCL says whether it is built.
+set(FSDPCTL_NCCL OFF)
+if(FSDPCTL_TRAIN)
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND)
+    find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+    mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
+  endif()
+  if(TARGET CUDA::cudart_static AND NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+    set(FSDPCTL_NCCL ON)
+    message(STATUS "Ranks on GPUs: with CUDA ${CUDAToolkit_VERSION} and ${NCCL_LIBRARY}")
+  else()
+    message(STATUS "Ranks on GPUs: not built, as NCCL and a CUDA toolkit were not both found")
+  endif()
+endif()

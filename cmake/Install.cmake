@@ -41,7 +41,7 @@ foreach(part IN ITEMS base ckpt formats)
 endforeach()
 install(TARGETS fsdpctl_base fsdpctl_ckpt fsdpctl_formats EXPORT fsdpctl ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib ${PROJECT_SOURCE_DIR}/formats DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fsdpctl
-        FILES_MATCHING PATTERN "*.h")
+        FILES_MATCHING PATTERN "*.h" REGEX "/lib/(comm|train)$" EXCLUDE)   # of the program only
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/fsdpctl)
 install(EXPORT fsdpctl NAMESPACE fsdpctl:: DESTINATION ${package} FILE fsdpctlTargets.cmake)

@@ -25,7 +25,8 @@ EXTERNAL = {
     r"CLI/.*": r"tools/.*",
     r"(torch|ATen|c10)/.*": r"lib/train/.*|lib/comm/gloo\w*\.(h|cpp)",
     r"nccl\.h": r"lib/comm/nccl\.cpp",
-    r"cuda(_runtime\w*|_fp16|_bf16)?\.h": r"kernels/cuda/.*",
+    r"cuda(_runtime\w*|_fp16|_bf16)?\.h": r"kernels/cuda/.*|lib/comm/nccl\.cpp",
+    r"gloo/.*": r"lib/comm/gloo_stub/.*",
     r"(gtest|gmock)/.*": r"tests/.*",
     r"benchmark/.*": r"tests/.*",
 }

@@ -89,7 +89,9 @@ class GlooTransport : public Transport {
  public:
   GlooTransport(std::shared_ptr<fsdpctl::Store> store, int rank, int size, const GlooOptions& options) : rank_(rank), size_(size) {
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect);
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
+    using Gloo = c10d::ProcessGroupGloo;
+    gloo->devices.push_back(options.interface.empty() ? Gloo::createDeviceForHostname(options.address)
+                                                      : Gloo::createDeviceForInterface(options.interface));
     gloo->threads = 1;     // they run Gloo's own collectives, of which we use none
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<Meeting>(std::move(store), "gloo/" + options.group + "/", options.connect), rank, size,

@@ -12,6 +12,7 @@ namespace fsdpctl {
 struct GlooOptions {
   std::string group = "world";      // names the group's keys in the store: one for each set of ranks
   std::string address;              // this machine's, as the other ranks reach it
+  std::string interface;            // or the network interface that has it, where not empty
   Milliseconds connect{60'000};     // for all ranks to come
 };
 

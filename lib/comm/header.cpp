@@ -93,16 +93,17 @@ std::string Header::text() const {
   return text + fmt::format(" in {} (operation {})", unit.empty() ? "no unit" : unit, sequence);
 }
 
-std::optional<Finding> disagreement(std::span<const Header> headers) {
+std::optional<Finding> disagreement(std::span<const Header> headers, std::span<const int> names) {
   std::vector<std::pair<const Header*, std::vector<int>>> groups;
   int differs = -1;
   for (size_t r = 0; r < headers.size(); ++r) {
+    const int name = names.empty() ? static_cast<int>(r) : names[r];
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first->matches(headers[r]); });
     if (group == groups.end()) {
-      if (!groups.empty() && differs < 0) differs = static_cast<int>(r);
-      groups.push_back({&headers[r], {static_cast<int>(r)}});
+      if (!groups.empty() && differs < 0) differs = name;
+      groups.push_back({&headers[r], {name}});
     } else {
-      group->second.push_back(static_cast<int>(r));
+      group->second.push_back(name);
     }
   }
   if (groups.size() < 2) return std::nullopt;

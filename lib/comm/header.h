@@ -39,6 +39,7 @@ struct Header {
 };
 
 // nullopt where all match; else the finding: the first rank that differs from rank 0, and what each rank wanted.
-std::optional<Finding> disagreement(std::span<const Header> headers);
+// `names` are the ranks' numbers in messages; empty: their places.
+std::optional<Finding> disagreement(std::span<const Header> headers, std::span<const int> names);
 
 }  // namespace fsdpctl

@@ -153,12 +153,16 @@ class Children {
   struct Ended {
     int rank = -1, status = 0;
   };
-  // A rank that has ended; rank -1 where none has.
+  // A rank that has ended; rank -1 where none has. What the rank itself started and left behind ends with it.
   Ended reap(bool wait = false) {
     for (auto child = running_.begin(); child != running_.end(); ++child) {
+      siginfo_t info{};
+      const int got = waitid(P_PID, static_cast<id_t>(child->second), &info, WEXITED | WNOWAIT | (wait ? 0 : WNOHANG));
+      if ((got == 0 && info.si_pid == 0) || (got != 0 && errno == EINTR)) continue;
+      kill(-child->second, SIGKILL);   // before it is reaped, so that the number is still its group's
       int status = 0;
-      const pid_t got = waitpid(child->second, &status, wait ? 0 : WNOHANG);
-      if (got == 0 || (got < 0 && errno == EINTR)) continue;
+      while (waitpid(child->second, &status, 0) < 0 && errno == EINTR) {
+      }
       const Ended ended{child->first, status};
       running_.erase(child);
       return ended;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "lib/comm/blame.h"
 #include "lib/comm/header.h"
 #include "lib/comm/reduce.h"
 
@@ -50,7 +51,12 @@ class MessageCommunicator : public Communicator {
  private:
   class Operation;
 
-  [[noreturn]] void fail(Finding mine, bool certain);
+  enum class Cause : uint8_t { seen, late, lost };
+  [[noreturn]] void fail(Finding mine, Cause cause, uint64_t step);
+  Finding written_cause(const Finding& mine, Cause cause, uint64_t step);
+  int global(int rank) const {
+    return options_.global_ranks.empty() ? rank : options_.global_ranks[static_cast<size_t>(rank)];
+  }
   void all_reduce_small(MutableElements data, const Header& header);
   void all_reduce_large(MutableElements data, const Header& header);
 
@@ -110,20 +116,20 @@ class MessageCommunicator::Operation : public Pending {
   // Every rank's header, once all have arrived and agree.
   std::vector<Header> wait_for_headers() {
     deadline_ = after(all_.options_.timeout);
-    wait_for(header_posts_, "came to no such operation");
+    wait_for(header_posts_, 0, "came to no such operation");
     std::vector<Header> headers;
     for (const Header::Bytes& bytes : theirs_) headers.push_back(Header::decode(bytes));
-    if (std::optional<Finding> finding = disagreement(headers)) {
+    if (std::optional<Finding> finding = disagreement(headers, all_.options_.global_ranks)) {
       waited_ = true;
-      all_.fail(std::move(*finding), true);
+      all_.fail(std::move(*finding), Cause::seen, header_.sequence * 2);
     }
     return headers;
   }
 
   void wait_for_data() {
     deadline_ = after(all_.options_.timeout);
-    wait_for(receives_, "did not send its data");
-    wait_for(sends_, "did not take our data");
+    wait_for(receives_, 1, "did not send its data");
+    wait_for(sends_, 1, "did not take our data");
     waited_ = true;
     if (finish_) finish_();
   }
@@ -138,18 +144,18 @@ class MessageCommunicator::Operation : public Pending {
   }
 
  private:
-  void wait_for(std::vector<Post>& posts, const char* found) {
+  void wait_for(std::vector<Post>& posts, uint64_t step, const char* found) {
     for (Post& post : posts) {
       const Outcome outcome = post.message->wait(deadline_);
       if (outcome.state == Outcome::done) continue;
       waited_ = true;
       const bool late = outcome.state == Outcome::late;
       Finding finding = error(Exit::failed, late ? "a rank does not answer" : "a rank is gone");
-      finding.where.rank = post.peer;
+      finding.where.rank = all_.global(post.peer);
       finding.expected = header_.text();
       if (late) finding.expected += fmt::format(" within {} s", static_cast<double>(all_.options_.timeout.count()) / 1000);
       finding.found = late ? found : "connection lost: " + outcome.detail;
-      all_.fail(std::move(finding), late);
+      all_.fail(std::move(finding), late ? Cause::late : Cause::lost, header_.sequence * 2 + step);
     }
     posts.clear();
   }
@@ -166,15 +172,23 @@ class MessageCommunicator::Operation : public Pending {
   std::vector<Post> header_posts_, receives_, sends_;   // last, so that they go before what they point into
 };
 
-// `certain` tells what this rank has seen itself from what may only follow from another rank's failure.
-void MessageCommunicator::fail(Finding mine, bool certain) {
+// What the run fails of: of all that the ranks notice, one thing, the same for all.
+Finding MessageCommunicator::written_cause(const Finding& mine, Cause cause, uint64_t step) {
+  if (cause == Cause::late) return settle_blame(*store_, global(rank()), {options_.group, step, mine}, options_.grace / 3);
+  // A lost connection may only follow from another rank's failure, which that one writes down.
+  if (const std::optional<Finding> written = store_->failure(cause == Cause::lost ? options_.grace : Milliseconds(0))) {
+    return *written;
+  }
+  return store_->fail(mine);
+}
+
+void MessageCommunicator::fail(Finding mine, Cause cause, uint64_t step) {
   failure_ = std::move(mine);
   try {
-    std::optional<Finding> written = store_->failure(certain ? Milliseconds(0) : options_.grace);
-    failure_ = written ? *written : store_->fail(*failure_);
+    failure_ = written_cause(*failure_, cause, step);
   } catch (const Error& lost) {
-    // The store went with a rank: of two guesses, the one that says more.
-    if (!certain && lost.finding().where.rank >= 0) failure_ = lost.finding();
+    // The store went with a rank. Where our connection to another was lost, that is why.
+    if (cause == Cause::lost && lost.finding().where.rank >= 0) failure_ = lost.finding();
   }
   transport_->close();
   throw Error(*failure_);
@@ -182,7 +196,7 @@ void MessageCommunicator::fail(Finding mine, bool certain) {
 
 void MessageCommunicator::abort(Finding why) {
   if (failure_) return;
-  why.where.rank = rank();
+  why.where.rank = global(rank());
   failure_ = why;
   try {
     failure_ = store_->fail(why);

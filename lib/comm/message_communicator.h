@@ -17,6 +17,9 @@ struct CommunicatorOptions {
   // After a connection has ended: for the one who knows why to write it down. It is there sooner where that rank
   // reports its own error or its connection to the store ends, too.
   Milliseconds grace{3'000};
+  // Of a communicator of some of the ranks: its name, and which ranks of the run its ranks are, for messages.
+  std::string group = "world";
+  std::vector<int> global_ranks;   // empty: all, each itself
 };
 
 std::unique_ptr<Communicator> make_message_communicator(std::unique_ptr<Transport> transport, std::shared_ptr<Store> store,

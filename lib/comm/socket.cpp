@@ -120,6 +120,15 @@ uint16_t Socket::port() const {
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+std::string Socket::address() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+  char text[NI_MAXHOST] = "";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
 void Socket::notice_dead_machines() {
   set_option(fd_, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd_, IPPROTO_TCP, TCP_KEEPIDLE, 10);

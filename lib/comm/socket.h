@@ -27,7 +27,8 @@ class Socket {
 
   explicit operator bool() const { return fd_ >= 0; }
   int fd() const { return fd_; }
-  uint16_t port() const;     // our own end's
+  uint16_t port() const;          // our own end's
+  std::string address() const;    // our own end's, in numbers
 
   // False where the other end closed or the deadline passed; the connection is then of no use.
   bool send_frame(std::string_view bytes, Deadline deadline);

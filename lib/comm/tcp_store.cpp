@@ -27,7 +27,9 @@ struct TcpStore::Reply {
 TcpStore::TcpStore(StoreClientOptions options)
     : options_(std::move(options)), principal_(connect(true, after(options_.connect))) {}
 
-TcpStore::~TcpStore() {
+TcpStore::~TcpStore() = default;
+
+void TcpStore::leave() {
   const Deadline deadline = after(Milliseconds(1000));
   if (principal_.send_frame(request(Request::goodbye, "").take(), deadline)) principal_.receive_frame(deadline);
 }

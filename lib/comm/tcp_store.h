@@ -47,7 +47,7 @@ class TcpStore : public Store {
  public:
   // Connects, says who we are, and stays connected.
   explicit TcpStore(StoreClientOptions options);
-  ~TcpStore() override;   // says goodbye
+  ~TcpStore() override;   // without leave(): this rank counts as dead
   TcpStore(const TcpStore&) = delete;
 
   void set(const std::string& key, const std::string& value) override;
@@ -57,6 +57,9 @@ class TcpStore : public Store {
   void erase(const std::string& key) override;
   Finding fail(const Finding& finding) override;
   std::optional<Finding> failure(Milliseconds wait) override;
+
+  void leave();   // the goodbye; nothing else may be called after it
+  std::string own_address() const { return principal_.address(); }   // this machine's, as the server reaches it
 
  private:
   struct Reply;

@@ -25,7 +25,7 @@ class Message {
   virtual Outcome wait(Deadline deadline) = 0;   // once
 };
 
-// One rank's end of the connections to all others. Calls come from one thread, but for close(). Tags are below 2^31.
+// One rank's end of the connections to all others. Calls come from one thread at a time. Tags are below 2^31.
 // Messages between two ranks with one tag arrive in the order in which they were started, and both ends of one must
 // have the same size. A send may need its receive to have begun before it can be done.
 class Transport {

@@ -43,10 +43,13 @@ const std::vector<std::pair<std::string, std::function<void(Communicator&)>>>& a
   return all;
 }
 
-Fault death_at(uint64_t message) {
+Fault death_at(uint64_t message, const std::function<void()>& then) {
   Fault fault;
   fault.at = message;
-  fault.death = [] { throw Error(Exit::failed, "I die"); };
+  fault.death = [then] {
+    then();
+    throw Error(Exit::failed, "I die");
+  };
   return fault;
 }
 
@@ -57,13 +60,12 @@ TEST(Faults, ARankThatDiesAnywhereIsNamedByAll) {
   for (const auto& [name, collective] : all_collectives()) {
     for (int dies = 0; dies < 3; ++dies) {
       for (uint64_t message = 0;; ++message) {
-        bool reached = false;
-        Fault fault = death_at(message);
-        fault.death = [&] { reached = true; throw Error(Exit::failed, "I die"); };
+        bool through = false, reached = false;   // of the thread that dies
+        const Fault fault = death_at(message, [&] { reached = !through; });
         const RankResults results = run_ranks(3, [&](Communicator& ranks) {
           collective(ranks);
-          // Whom the death did not reach in time learns it here.
-          ranks.barrier("after");
+          if (ranks.rank() == dies) through = true;
+          ranks.barrier("after");   // whom the death did not concern learns of it here
         }, options, dies, fault);
         if (!reached) break;
         for (int r = 0; r < 3; ++r) {

@@ -109,7 +109,7 @@ TEST_P(AnyStore, ThreadsMayWaitAtOnce) {
 TEST(TcpStore, ARankThatEndsWithoutGoodbyeIsTheFailure) {
   StoreServer server("127.0.0.1", 0, 3, "run");
   TcpStore store(client(server, 0, 3));
-  { TcpStore polite(client(server, 2, 3)); }
+  TcpStore(client(server, 2, 3)).leave();
   EXPECT_FALSE(store.failure(Milliseconds(100)));
   // A client that dies: its greeting, then nothing more.
   {
@@ -201,7 +201,7 @@ TEST(TcpStore, TheServerWaitsForTheRanksToLeave) {
   StoreServer server("127.0.0.1", 0, 2, "run");
   auto store = std::make_unique<TcpStore>(client(server, 1, 2));
   EXPECT_FALSE(server.wait_until_all_left(Milliseconds(20)));
-  store.reset();
+  store->leave();
   EXPECT_TRUE(server.wait_until_all_left(Milliseconds(2000)));
 }
 
