@@ -28,7 +28,8 @@ std::pair<std::string, uint16_t> take_apart(const std::string& place) {
 
 GlooRanks::GlooRanks(const Launch& launch, const GlooRanksOptions& options) : launch_(launch), options_(options) {
   try {
-    world_ = make_message_communicator(come(), store_, options_.communicator);
+    std::unique_ptr<Transport> transport = come();   // sets store_
+    world_ = make_message_communicator(std::move(transport), store_, options_.communicator);
   } catch (const Error&) {
     leave();
     throw;

@@ -57,7 +57,9 @@ Fault death_at(uint64_t message, const std::function<void()>& then) {
 TEST(Faults, ARankThatDiesAnywhereIsNamedByAll) {
   CommunicatorOptions options = quick();
   options.grace = Milliseconds(2);   // nobody else will write it down
-  for (const auto& [name, collective] : all_collectives()) {
+  for (const auto& each : all_collectives()) {
+    const std::string& name = each.first;
+    const auto& collective = each.second;
     for (int dies = 0; dies < 3; ++dies) {
       for (uint64_t message = 0;; ++message) {
         bool through = false, reached = false;   // of the thread that dies
@@ -85,7 +87,9 @@ TEST(Faults, ARankThatDiesAnywhereIsNamedByAll) {
 TEST(Faults, ARankThatHangsAnywhereIsNamedByAll) {
   CommunicatorOptions options = quick();
   options.timeout = Milliseconds(60);
-  for (const auto& [name, collective] : all_collectives()) {
+  for (const auto& each : all_collectives()) {
+    const std::string& name = each.first;
+    const auto& collective = each.second;
     if (name == "agree") continue;    // it is an exchange
     for (int hangs = 0; hangs < 3; ++hangs) {
       Fault fault;

@@ -73,10 +73,10 @@ int run(const std::string& directory, const std::string& mode) {
   };
   try {
     GlooRanksOptions options;
-    options.communicator.timeout = Milliseconds(mode == "hang" ? 1500 : 20'000);
+    options.communicator.timeout = Milliseconds(mode == "hang" ? 3000 : 20'000);
     options.connect = Milliseconds(mode == "absent" ? 1000 : 20'000);
     if (mode == "absent" && name == "1") {
-      std::this_thread::sleep_for(std::chrono::seconds(4));
+      std::this_thread::sleep_for(Milliseconds(2500));
       return 0;
     }
     GlooRanks ranks(read_launch(), options);

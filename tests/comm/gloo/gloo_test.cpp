@@ -31,7 +31,7 @@ class Gloo : public testing::Test {
     launch.nproc = nproc;
     launch.argv = {FSDPCTL_GLOO_RANK, directory_, mode};
     launch.environment = {"OMP_NUM_THREADS=1"};
-    launch.grace = Milliseconds(4000);
+    launch.grace = Milliseconds(1500);
     if (!fault.empty()) launch.environment.push_back("FSDPCTL_COMM_FAULT=" + fault);
     const auto begin = std::chrono::steady_clock::now();
     const LocalOutcome outcome = launch_local(launch);
