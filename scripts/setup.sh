@@ -2,16 +2,11 @@
 # Installs what fsdpctl is built and tested with. Safe to repeat: does nothing that is done already.
 #
 #   scripts/setup.sh packages     Debian packages (scripts/packages.txt); needs root only if some are missing
-<<<<<<< HEAD
 #   scripts/setup.sh cuda         nvcc for the CUDA plug-in, if there is none, in the user's cache (about 300 MB)
-#   scripts/setup.sh torch        real PyTorch for the tests, in a virtual environment in the user's cache (about 5 GB)
-#   scripts/setup.sh              these three
-#   scripts/setup.sh sanitizer    compute-sanitizer, for a machine with a GPU (tests/gpu/run.sh)
-=======
 #   scripts/setup.sh libtorch     LibTorch for training, in the user's cache (540 MB to fetch, 490 MB kept)
 #   scripts/setup.sh torch        real PyTorch for the tests, in a virtual environment in the user's cache (about 5 GB)
-#   scripts/setup.sh              all of these
->>>>>>> 95b416f (Gloo between processes, NCCL as a plug-in, LibTorch from the wheels; who is to blame where ranks wait for each other)
+#   scripts/setup.sh              these four
+#   scripts/setup.sh sanitizer    compute-sanitizer, for a machine with a GPU (tests/gpu/run.sh)
 #
 # The user's own Python is never touched.
 set -euo pipefail
@@ -204,39 +199,33 @@ setup_libtorch() {
     return
   fi
   say "fetching LibTorch into $libtorch (540 MB)"
-  mkdir -p "$cache"
-  local building platforms=()
+  own_cache
+  local building platforms=(--platform manylinux2014_x86_64)
   building=$(mktemp -d "$libtorch.building-XXXXXX")
   for glibc in 2_28 2_27 2_26 2_25 2_24 2_17; do platforms+=(--platform "manylinux_${glibc}_x86_64"); done
-  # pip refuses what has another hash. Built under another name: what bears the final name is whole.
-  if python3 -m venv "$building/venv" &&
-     "$building/venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
-       --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 --abi none --abi abi3 "${platforms[@]}" \
-       --platform manylinux2014_x86_64 --no-cache-dir -d "$building/wheels" -r scripts/libtorch-requirements.txt &&
+  # pip refuses what has another hash. Built under another name and renamed when it is whole.
+  if python3 -m venv "$building/pip" &&
+     "$building/pip/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --no-cache-dir \
+         --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 --abi none "${platforms[@]}" \
+         -d "$building/wheels" -r scripts/libtorch-requirements.txt &&
      unpack_libtorch "$building/wheels" "$building/root" && touch "$building/root/complete"; then
-    if [ -e "$libtorch" ] && [ ! -e "$libtorch/complete" ]; then rm -rf "$libtorch"; fi
-    if mv -T "$building/root" "$libtorch" 2> /dev/null || [ -e "$libtorch/complete" ]; then
-      rm -rf "$building"
-      say "LibTorch installed"
-      return
-    fi
+    rm -rf "$libtorch"
+    mv -T "$building/root" "$libtorch"
+    rm -rf "$building"
+    say "LibTorch installed"
+    return
   fi
   rm -rf "$building"
-  say "LibTorch could not be fetched (see above): training is not built; everything else is"
+  if [ "${CI:-}" = true ]; then die "LibTorch could not be fetched (see above)"; fi
+  say "LibTorch could not be fetched (see above); the build will leave training out"
 }
 
 case "${1:-all}" in
   packages) setup_packages ;;
-<<<<<<< HEAD
   cuda) setup_cuda ;;
-  torch) setup_torch ;;
-  sanitizer) setup_sanitizer ;;
-  all) setup_packages; setup_cuda; setup_torch ;;
-  *) die "unknown step '$1': packages, cuda, torch or sanitizer" ;;
-=======
   libtorch) setup_libtorch ;;
   torch) setup_torch ;;
-  all) setup_packages; setup_libtorch; setup_torch ;;
-  *) die "unknown step '$1': packages, libtorch or torch" ;;
->>>>>>> 95b416f (Gloo between processes, NCCL as a plug-in, LibTorch from the wheels; who is to blame where ranks wait for each other)
+  sanitizer) setup_sanitizer ;;
+  all) setup_packages; setup_cuda; setup_libtorch; setup_torch ;;
+  *) die "unknown step '$1': packages, cuda, libtorch, torch or sanitizer" ;;
 esac
