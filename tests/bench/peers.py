@@ -38,10 +38,15 @@ def merge_weights(src, out):
 
 
 def consolidate(src, out):
+    from safetensors import safe_open
     from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files
 
     os.makedirs(out)
-    consolidate_safetensors_files(src, out, num_threads=2)
+    names = set()
+    for file in os.listdir(src):
+        with safe_open(os.path.join(src, file), "pt") as opened:
+            names.update(opened.keys())
+    consolidate_safetensors_files(src, out, dict.fromkeys(names, 1), num_threads=2)
 
 
 OPERATIONS = {
