@@ -140,7 +140,9 @@ def conversion(h, source, target, name, arguments):
             # Plain FQNs for a bare model; tensors alone, since nothing else is visible to these libraries.
             if target == "hf-dcp" or not set(got_tensors) <= set(tensors):
                 model = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-                tensors = model or tensors
+                # Without a container for the model, --part model says what it leaves out.
+                left_out = re.findall(r"^ *dropped +(\S+): left out by --part", result.stdout, re.M)
+                tensors = model or {k: v for k, v in tensors.items() if not any(k == d or k.startswith(d + ".") for d in left_out)}
             if target == "safetensors":   # tied tensors are one copy; the other name is recorded in the header
                 tensors = {k: v for k, v in tensors.items() if k in got_tensors or v not in got_tensors.values()}
             return differences(tensors, got_tensors) if got_tensors else ["nothing in the output"]
