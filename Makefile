@@ -25,7 +25,6 @@ setup:
 
 demo:
 	scripts/setup.sh packages
-	scripts/setup.sh libtorch
 	$(MAKE) configure
 	cmake --build $(BUILD) --target fsdpctl
 	scripts/demo.sh $(BUILD)/tools/fsdpctl

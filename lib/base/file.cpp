@@ -1,8 +1,10 @@
 #include "lib/base/file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,7 +145,10 @@ void FileHandle::resize(uint64_t size) {
 
 void FileHandle::preallocate(uint64_t size) {
   if (size == 0) return;
-  const int rc = system_call("resize", path_, [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(size)); });
+  struct statfs system = {};
+  const bool in_memory = ::fstatfs(fd_, &system) == 0 && system.f_type == TMPFS_MAGIC;   // it would write zeros to all of it
+  const int rc =
+      system_call("resize", path_, [&] { return in_memory ? 0 : ::fallocate(fd_, 0, 0, static_cast<off_t>(size)); });
   if (rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
   throw_system("cannot reserve space for file", path_, errno);
 }

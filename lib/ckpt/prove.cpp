@@ -30,21 +30,6 @@ TensorMap all_keys(const Checkpoint& checkpoint) {
   return keys;
 }
 
-// Keys that a format said it would not carry, with everything below them.
-class Exceptions {
- public:
-  explicit Exceptions(const std::vector<std::string>& keys) : keys_(keys) { std::sort(keys_.begin(), keys_.end()); }
-  bool covers(std::string_view path) const {
-    for (size_t end = path.size(); end != std::string_view::npos; end = end == 0 ? std::string_view::npos : path.rfind('.', end - 1)) {
-      if (std::binary_search(keys_.begin(), keys_.end(), path.substr(0, end))) return true;
-    }
-    return false;
-  }
-
- private:
-  std::vector<std::string> keys_;
-};
-
 using ValueList = std::vector<std::pair<std::string, std::string>>;   // path, text that says all of it
 
 // Leaves that are no tensors, sorted. Tensors inside objects get the numbers numbers[index], where given.
@@ -63,8 +48,32 @@ ValueList value_leaves(const Value& tree, const std::vector<TensorIndex>* number
   return std::move(visitor.leaves);
 }
 
-void compare_values(const Checkpoint& written, const Proof& proof, const Exceptions& except) {
-  const ValueList in = value_leaves(written.tree, nullptr), out = value_leaves(proof.reopened.tree, &proof.source);
+// Leaves that a format said it would not carry as they are, with what they may have become: a Counter is one value here and several
+// elsewhere. The key of a container excuses nothing that is in it.
+class Exceptions {
+ public:
+  Exceptions(const std::vector<std::string>& keys, const Checkpoint& written, const ValueList& leaves) {
+    if (keys.empty()) return;
+    const TensorMap tensors = all_keys(written);
+    for (const std::string& key : keys) {
+      const auto leaf = std::lower_bound(leaves.begin(), leaves.end(), key, [](const auto& a, const std::string& b) { return a.first < b; });
+      if ((leaf != leaves.end() && leaf->first == key) || tensors.count(key) != 0) keys_.push_back(key);
+    }
+    std::sort(keys_.begin(), keys_.end());
+  }
+  bool covers(std::string_view path) const {
+    for (size_t end = path.size(); end != std::string_view::npos; end = end == 0 ? std::string_view::npos : path.rfind('.', end - 1)) {
+      if (std::binary_search(keys_.begin(), keys_.end(), path.substr(0, end))) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::string> keys_;
+};
+
+void compare_values(const ValueList& in, const Proof& proof, const Exceptions& except) {
+  const ValueList out = value_leaves(proof.reopened.tree, &proof.source);
   auto a = in.begin();
   auto b = out.begin();
   while (a != in.end() || b != out.end()) {
@@ -134,9 +143,10 @@ Proof reopen(const Checkpoint& written, const Format& format, const std::string&
     if (e.code() == Exit::interrupted || e.code() == Exit::terminated || e.code() == Exit::failed) throw;
     throw Error(Exit::failed, std::string(kUnreadable)).found_only(e.what());
   }
-  const Exceptions except(not_carried);
+  const ValueList values = value_leaves(written.tree, nullptr);
+  const Exceptions except(not_carried, written, values);
   proof.source = match_tensors(written, proof.reopened, except);
-  compare_values(written, proof, except);
+  compare_values(values, proof, except);
   return proof;
 }
 

@@ -15,7 +15,7 @@ struct Proof {
 };
 
 // Opens `path` with `format`, resolves and tiles it and compares the catalogs: every key (aliases too), dtype and shape, and every leaf that
-// is no tensor. Leaves at or below a key of `not_carried` may be missing or differ. Error(failed) otherwise.
+// is no tensor. A leaf whose key is in `not_carried` may be missing, differ or be taken apart. Error(failed) otherwise.
 Proof reopen(const Checkpoint& written, const Format& format, const std::string& path, const std::vector<std::string>& not_carried,
              int threads);
 

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,6 +80,18 @@ TEST(File, PreallocateAndDirectAreUsableWhereTheFileSystemHasThem) {
     EXPECT_EQ(back[0], std::byte{9});
   }
   EXPECT_EQ(error_of([&] { FileHandle::open_direct(dir / "absent", false); }).code, Exit::failed);
+}
+
+TEST(File, PreallocateLeavesMemoryFileSystemsAlone) {
+  TempDir dir(TempDir::Place::memory);
+  struct statfs system = {};
+  ASSERT_EQ(::statfs(dir.path().c_str(), &system), 0);
+  if (system.f_type != TMPFS_MAGIC) return;   // a system without one
+  FileHandle file = FileHandle::create(dir / "a");
+  file.preallocate(1 << 20);
+  struct stat there = {};
+  ASSERT_EQ(::stat((dir / "a").c_str(), &there), 0);
+  EXPECT_EQ(there.st_blocks, 0);
 }
 
 TEST(File, TemporaryFilesHaveNoName) {

@@ -184,6 +184,19 @@ TEST_P(Publish, WhatTheFormatCannotCarryIsRefusedOrListed) {
   EXPECT_EQ(beside(), complete());
 }
 
+// What a format says of a mapping excuses none of the values in it.
+TEST_P(Publish, AWarningAboutAMappingDoesNotHideItsValues) {
+  const Value model = *m.checkpoint.tree.find("model");
+  m.checkpoint.tree = dict({{"model", model}, {"step", Value::integer(7)}, {"of", dict({{"1", Value::integer(2)}})}});
+  format.carries = [](FindingSink& s) { s.report(warning("keys become strings").key("of")); };
+  format.tamper = [&](Value& tree, std::vector<MadeRow>&) {
+    tree = dict({{"model", *tree.find("model")}, {"step", Value::integer(7)}, {"of", dict({{"1", Value::integer(3)}})}});
+  };
+  EXPECT_TRUE(is_disproof(fails()));
+  format.tamper = nullptr;
+  run();
+}
+
 TEST_P(Publish, AWriterThatLiesIsFoundOut) {
   using Tamper = std::function<void(Value&, std::vector<MadeRow>&)>;
   const auto with_step = [](Value& tree, Value step) { tree = dict({{"model", *tree.find("model")}, {"step", std::move(step)}}); };
