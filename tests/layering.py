@@ -23,7 +23,7 @@ LAYERS = {
 EXTERNAL = {
     r"hdf5(_hl)?\.h|H5\w+\.h": r"formats/hdf5\w*\.cpp",
     r"CLI/.*": r"tools/.*",
-    r"(torch|ATen|c10)/.*": r"lib/train/.*|lib/comm/gloo\w*\.(h|cpp)",
+    r"(torch|ATen|c10)/.*": r"(lib|tests)/train/.*|lib/comm/gloo\w*\.(h|cpp)",
     r"nccl\.h": r"lib/comm/nccl\.cpp",
     r"cuda(_runtime\w*|_fp16|_bf16)?\.h": r"kernels/cuda/.*|lib/comm/nccl\.cpp",
     r"gloo/.*": r"lib/comm/gloo_stub/.*",
