@@ -62,10 +62,10 @@ double parse_tolerance(const std::string& name, const std::string& text) {
 }
 
 Globals resolve_globals(const GlobalFlags& flags, const Variables& variables) {
-  const auto variable = [&](const char* name) -> std::optional<std::string> {
-    const char* value = variables(name);
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return std::string(value);
+  const auto variable = [&](const char* name) {
+    std::optional<std::string> value = variables(name);
+    if (value && value->empty()) value.reset();
+    return value;
   };
   Globals globals;
   globals.quiet = flags.quiet;

@@ -10,13 +10,15 @@
 //     FSDPCTL_MAX_MEMORY   a size, as --max-memory
 //     FSDPCTL_THREADS      a number, as --threads
 //
-// (TMPDIR and, for fault tests only, FSDPCTL_FAULT are read in lib/base.)
+// (TMPDIR and, for fault tests only, FSDPCTL_FAULT are read in lib/base; the launchers' variables, for --worker auto, in
+// lib/comm/launch.)
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
+
+#include "lib/base/variables.h"
 
 namespace fsdpctl {
 
@@ -42,9 +44,6 @@ struct Globals {
   uint64_t max_memory = 96ull << 20;  // bytes
   int threads = 0;                    // 0: chosen from the machine
 };
-
-// The value of a variable, null when it is not set. std::getenv, or a table in tests.
-using Variables = std::function<const char*(const char* name)>;
 
 // Error(usage) for a variable with a value that its flag would not take.
 Globals resolve_globals(const GlobalFlags& flags, const Variables& variables);

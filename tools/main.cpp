@@ -1,8 +1,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "tools/program.h"
 #include "tools/signals.h"
 
@@ -23,5 +21,5 @@ int main(int count, char** values) {
   fsdpctl::install_signal_handlers();
   fsdpctl::DescriptorSink out(STDOUT_FILENO), err(STDERR_FILENO);
   return fsdpctl::run_program({values + (count > 0 ? 1 : 0), values + count}, out, err,
-                              [](const char* name) { return std::getenv(name); });
+                              fsdpctl::process_variable);
 }

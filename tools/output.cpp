@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -14,11 +13,11 @@
 #include "tools/engine_session.h"
 #include "tools/output_path.h"
 #include "tools/size_text.h"
+#include "tools/worker.h"
 
 namespace fsdpctl {
 namespace {
 
-constexpr uint64_t kMostWorkers = 1 << 20;
 
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -78,21 +77,6 @@ void check_carried(const Job& job, const Target& target, Printer& printer) {
   throw Error(Exit::refused, "format cannot carry all of the checkpoint")
       .found_only(fmt::format("{} things that {} cannot hold", count_text(errors.size()), job.format->name()))
       .try_(errors[0].hint);
-}
-
-Share parse_worker(const std::string& text) {
-  Share share;
-  const char* const end = text.data() + text.size();
-  const auto [slash, index_code] = std::from_chars(text.data(), end, share.index);
-  bool good = index_code == std::errc() && slash != end && *slash == '/';
-  if (good) {
-    const auto [rest, count_code] = std::from_chars(slash + 1, end, share.count);
-    good = count_code == std::errc() && rest == end && share.index < share.count && share.count <= kMostWorkers;
-  }
-  if (good) return share;
-  throw Error(Exit::usage, "bad value")
-      .key("--worker")
-      .saw("I/N with I from 0 to N-1, such as 0/4 to 3/4", "'" + text + "'");
 }
 
 void print_changes(const std::vector<Change>& changes, Printer& printer) {
@@ -155,9 +139,9 @@ void add_output_flags(CLI::App& app, OutputOptions& options) {
   app.add_flag("--dry-run", options.dry_run, "say what would be written, and write nothing");
   app.add_flag("--no-read-back", options.no_read_back, "do not read the output back to compare it with the source");
   add_value(
-      app, "--worker", [&options](const std::string& text) { options.worker = parse_worker(text); }, "I/N",
+      app, "--worker", [&options](const std::string& text) { options.worker = parse_worker(text); }, "I/N|auto",
       "do share I (from 0) of N only: N processes that see the same files do the work together, and the last one "
-      "publishes");
+      "publishes; auto: this process's rank and world size under torchrun, SLURM or Open MPI");
   app.add_flag("--follow-links", options.follow_links, "follow symbolic links that lead out of the checkpoint");
 }
 

@@ -15,8 +15,7 @@ namespace {
 // Whether an error in the command line itself shall be JSON: before it is parsed, its words must do.
 bool wants_json(const std::vector<std::string>& arguments, const Variables& variables) {
   const auto end = std::find(arguments.begin(), arguments.end(), "--");
-  const char* variable = variables("FSDPCTL_JSON");
-  const std::string_view value = variable == nullptr ? "" : variable;
+  const std::string value = variables("FSDPCTL_JSON").value_or("");
   return std::find(arguments.begin(), end, "--json") != end || value == "1" || value == "true";
 }
 

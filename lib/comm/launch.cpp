@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdlib>
 
 #include "lib/base/finding.h"
 
@@ -52,7 +51,7 @@ class Reader {
   const Variables& variable_;
 };
 
-void read_ranks(const Reader& read, const Names& names, Launch& launch) {
+void read_names(const Reader& read, const Names& names, Launch& launch) {
   launch.launcher = names.launcher;
   launch.world_size = read.number(names.world_size, 1, kMostRanks, "");
   const std::string below = fmt::format(" ({} is {})", names.world_size, launch.world_size);
@@ -127,23 +126,25 @@ void read_run_id(const Reader& read, Launch& launch) {
 
 }  // namespace
 
-std::optional<std::string> process_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? std::optional<std::string>(value) : std::nullopt;
-}
-
-Launch read_launch(const Variables& variable) {
+Launch read_ranks(const Variables& variable) {
   const Reader read(variable);
   Launch launch;
   for (const Names& names : kNames) {
     // SLURM sets its variables in every job, also outside of srun; only a step's tasks are ranks.
     if (names.launcher == Launcher::slurm && !read.has("SLURM_STEP_ID")) continue;
     if (!read.has(names.rank) && !read.has(names.world_size)) continue;
-    read_ranks(read, names, launch);
-    read_address(read, launch);
-    read_run_id(read, launch);
+    read_names(read, names, launch);
     break;
   }
+  return launch;
+}
+
+Launch read_launch(const Variables& variable) {
+  Launch launch = read_ranks(variable);
+  if (launch.launcher == Launcher::none) return launch;
+  const Reader read(variable);
+  read_address(read, launch);
+  read_run_id(read, launch);
   return launch;
 }
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
+
+#include "lib/base/variables.h"
 
 namespace fsdpctl {
 
@@ -24,13 +24,13 @@ struct Launch {
   bool agent_has_port = false;    // torchrun's agent listens at `port` with a store of its own: only to be asked for ours
 };
 
-// The value of a variable of the environment; nullopt where it is not set.
-using Variables = std::function<std::optional<std::string>(const char* name)>;
-std::optional<std::string> process_variable(const char* name);
-
 // One rank where nobody has set anything. The first launcher in the order of the enum that has set its variables counts,
 // as inside of `srun torchrun`. Error(usage) naming the variable where one is missing, no number or contradicts another.
 Launch read_launch(const Variables& variable = process_variable);
+
+// The ranks alone, for processes that share work and not a store: `address`, `port` and `run_id` stay empty, and nothing of them
+// need be set.
+Launch read_ranks(const Variables& variable = process_variable);
 
 // The variables that `--nproc` gives its ranks beyond torchrun's.
 inline constexpr const char* kStoreIsServed = "FSDPCTL_STORE_IS_SERVED";

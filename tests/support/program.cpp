@@ -10,9 +10,9 @@ namespace fsdpctl {
 ProgramResult run_in_process(const std::vector<std::string>& arguments,
                              const std::map<std::string, std::string>& variables) {
   StringSink out, err;
-  const int code = run_program(arguments, out, err, [&](const char* name) -> const char* {
+  const int code = run_program(arguments, out, err, [&](const char* name) {
     const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
   });
   return {code, out.text(), err.text()};
 }

@@ -10,9 +10,9 @@ namespace fsdpctl {
 namespace {
 
 Variables table(std::map<std::string, std::string> values) {
-  return [values = std::move(values)](const char* name) -> const char* {
+  return [values = std::move(values)](const char* name) {
     const auto found = values.find(name);
-    return found == values.end() ? nullptr : found->second.c_str();
+    return found == values.end() ? std::nullopt : std::optional(found->second);
   };
 }
 

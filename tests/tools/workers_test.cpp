@@ -15,6 +15,7 @@ namespace fsdpctl {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -128,6 +129,28 @@ TEST_P(Workers, AnotherNumberOfWorkersContinuesToo) {
   const ProcessResult last = run_fsdpctl(command(out, "1/3"));
   EXPECT_EQ(last.exit_code, 0) << last.err;
   EXPECT_TRUE(as_if_alone());
+}
+
+TEST_P(Workers, ALauncherSaysWhichShare) {
+  const auto as = [&](std::vector<std::string> environment) {
+    ProcessOptions options;
+    options.environment = std::move(environment);
+    return run_fsdpctl(command(out, "auto"), options);
+  };
+  const ProcessResult first = as({"RANK=1", "WORLD_SIZE=3"});   // torchrun's
+  EXPECT_THAT(first.out, HasSubstr("share 1 of 3")) << first.err;
+  const ProcessResult second = as({"SLURM_STEP_ID=0", "SLURM_PROCID=0", "SLURM_NTASKS=3"});
+  EXPECT_THAT(second.out, HasSubstr("share 0 of 3")) << second.err;
+  const ProcessResult last = as({"OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_SIZE=3", "OMPI_COMM_WORLD_LOCAL_RANK=2"});
+  EXPECT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_TRUE(as_if_alone());
+
+  const ProcessResult nobody = as({});
+  EXPECT_EQ(nobody.exit_code, 2);
+  EXPECT_THAT(nobody.err, AllOf(HasSubstr("--worker auto"), HasSubstr("try:   --worker I/N")));
+  const ProcessResult half = as({"RANK=1"});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, HasSubstr("WORLD_SIZE"));
 }
 
 TEST_P(Workers, BadSharesAreRefused) {
