@@ -57,11 +57,6 @@ void write(const Checkpoint& checkpoint, const std::string& path) {
   std::ofstream(path, std::ios::binary) << slow_write(checkpoint, *plan[0]);
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 ProcessResult python(const std::string& code, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {torch_python(), "-c", "import sys, json, h5py, numpy as np\n" + code};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -139,9 +134,9 @@ TEST_F(Hdf5, WritingTwiceGivesTheSameBytes) {
   set_training_tree();
   write(checkpoint_, dir_ / "a.h5");
   write(checkpoint_, dir_ / "b.h5");
-  EXPECT_EQ(read_file(dir_ / "a.h5"), read_file(dir_ / "b.h5"));
+  EXPECT_EQ(get_file(dir_ / "a.h5"), get_file(dir_ / "b.h5"));
   write(open_path(dir_ / "a.h5"), dir_ / "c.h5");
-  EXPECT_EQ(read_file(dir_ / "a.h5"), read_file(dir_ / "c.h5"));
+  EXPECT_EQ(get_file(dir_ / "a.h5"), get_file(dir_ / "c.h5"));
 }
 
 TEST_F(Hdf5, AwkwardNamesComeBack) {
@@ -406,7 +401,7 @@ TEST_F(ForeignHdf5, ClaimsFarBeyondWhatIsStoredAreRefused) {
 TEST_F(ForeignHdf5, EveryTruncationAndFlippedByteIsSurvived) {
   make("f['net/w'] = np.arange(6, dtype='f4')\nf.create_dataset('z', data=np.arange(100), chunks=(10,), compression='gzip')\nf['s'] = 'text'");
   if (IsSkipped()) return;
-  const std::string good = read_file(path_);
+  const std::string good = get_file(path_);
   auto survive = [&](const std::string& bytes) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
     FindingSink sink(false);

@@ -32,11 +32,6 @@ Checkpoint open_path(const std::string& path) {
   return open_path(path, sink);
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::string shard(int number) { return "shard-0000" + std::to_string(number) + "-model-00001-of-00001.safetensors"; }
 
 const std::string kFixture = test_data("2.13.0/hf-dcp-w3");
@@ -48,7 +43,7 @@ TEST(HfDcp, ReadsWhatPyTorchReads) {
     if (fs::exists(root)) roots.push_back(root);
   }
   for (const std::string& root : roots) {
-    const json expected = json::parse(read_file(root + "/expected.json"));
+    const json expected = json::parse(get_file(root + "/expected.json"));
     for (const char* name : {"sharded", "sharded_one"}) {
       SCOPED_TRACE(root + "/" + name);
       FindingSink sink;
@@ -94,7 +89,7 @@ class HfDcpDamage : public testing::Test {
   void edit(int number, const std::string& from, const std::string& to) {
     ASSERT_EQ(from.size(), to.size());
     const std::string file = path_ + "/" + shard(number);
-    std::string text = read_file(file);
+    std::string text = get_file(file);
     const size_t at = text.find(from);
     ASSERT_NE(at, std::string::npos) << from;
     std::ofstream(file, std::ios::binary) << text.replace(at, from.size(), to);
@@ -234,7 +229,7 @@ TEST(HfDcpWriting, NestedModelsComeBackAndFilesHavePlainNames) {
   c.finish(sink);
   write(c, dir.path(), 2);
   EXPECT_EQ(slow_tensors(open_path(dir.path())), slow_tensors(c));   // keys begin with "model."
-  EXPECT_THAT(read_file(dir / shard(2)), testing::HasSubstr("\"core.tok.weight\":{"));
+  EXPECT_THAT(get_file(dir / shard(2)), testing::HasSubstr("\"core.tok.weight\":{"));
 }
 
 // PyTorch's reader knows no tied tensors: it must find every name.

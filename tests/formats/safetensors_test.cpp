@@ -30,11 +30,7 @@ Checkpoint open_path(const std::string& path) {
   return open_path(path, sink);
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-json read_json(const std::string& path) { return json::parse(read_file(path)); }
+json read_json(const std::string& path) { return json::parse(get_file(path)); }
 
 std::vector<std::string> fixture_roots() {
   std::vector<std::string> roots = {test_data("2.13.0")};
@@ -85,7 +81,7 @@ TEST(Safetensors, TiedNameOfSaveModelIsAnAlias) {
 TEST(Safetensors, RecognisesContentNotEndings) {
   TempDir dir;
   const auto format = safetensors_format();
-  const std::string good = read_file(test_data("2.13.0/hf-safetensors/single/model.safetensors"));
+  const std::string good = get_file(test_data("2.13.0/hf-safetensors/single/model.safetensors"));
   std::ofstream(dir / "weights.dat", std::ios::binary) << good;
   EXPECT_GE(format->recognize(*Source::open(dir / "weights.dat"))->strength, 80);
   std::ofstream(dir / "spaced", std::ios::binary) << good.substr(0, 8) << "  \n{" << std::string(1000, ' ');

@@ -32,11 +32,7 @@ Checkpoint open_path(const std::string& path) {
   return open_path(path, sink);
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-json read_json(const std::string& path) { return json::parse(read_file(path)); }
+json read_json(const std::string& path) { return json::parse(get_file(path)); }
 
 TargetPlacement one_rank(const Checkpoint& checkpoint) { return {1, std::vector<TargetPlacement::Row>(checkpoint.tensors.size())}; }
 
@@ -62,7 +58,7 @@ json real_read(std::vector<std::string> files) {
 }
 
 std::vector<std::string> names_in_header(const std::string& path) {
-  const std::string file = read_file(path);
+  const std::string file = get_file(path);
   Arena arena;
   FindingSink sink;
   const SafetensorsHeader header = read_safetensors_header(
@@ -93,7 +89,7 @@ TEST(SafetensorsWriting, DataIsInTheOrderOfTheReferenceAndNamesInTheOrderOfTheTr
     std::memcpy(&length, file.data(), sizeof length);
     return file.substr(8 + length);
   };
-  EXPECT_EQ(data_of(read_file(dir / "ours.safetensors")), data_of(read_file(test_data("2.13.0/hf-safetensors/single/model.safetensors"))));
+  EXPECT_EQ(data_of(get_file(dir / "ours.safetensors")), data_of(get_file(test_data("2.13.0/hf-safetensors/single/model.safetensors"))));
   std::vector<std::string> keys;
   for (const TensorInfo& info : sharded.tensors) keys.emplace_back(info.key);
   EXPECT_EQ(names_in_header(dir / "ours.safetensors"), keys);
@@ -104,7 +100,7 @@ TEST(SafetensorsWriting, WritingTwiceGivesTheSameBytes) {
   const Checkpoint source = open_path(test_data("2.13.0/hf-safetensors/tied"));
   write(source, dir.path(), "a.safetensors");
   write(open_path(dir / "a.safetensors"), dir.path(), "b.safetensors");
-  EXPECT_EQ(read_file(dir / "a.safetensors"), read_file(dir / "b.safetensors"));
+  EXPECT_EQ(get_file(dir / "a.safetensors"), get_file(dir / "b.safetensors"));
 }
 
 TEST(SafetensorsWriting, ShardsAndIndexAreWhatHuggingFaceWrites) {
@@ -113,7 +109,7 @@ TEST(SafetensorsWriting, ShardsAndIndexAreWhatHuggingFaceWrites) {
   write(source, dir.path(), "", 300);
   const json ours = read_json(dir / "model.safetensors.index.json");
   EXPECT_EQ(ours.at("metadata").at("total_size"), 574);
-  EXPECT_THAT(read_file(dir / "model.safetensors.index.json"), testing::StartsWith("{\n  \"metadata\": {\n    \"total_size\": 574"));
+  EXPECT_THAT(get_file(dir / "model.safetensors.index.json"), testing::StartsWith("{\n  \"metadata\": {\n    \"total_size\": 574"));
   FindingSink sink;
   EXPECT_EQ(slow_tensors(open_path(dir.path(), sink)), slow_tensors(source));
   EXPECT_TRUE(sink.all().empty());
@@ -214,7 +210,7 @@ class Trees : public testing::Test {
     std::sort(names.begin(), names.end());
     return names;
   }
-  bool tree_was_written() { return read_file(dir_ / "out.safetensors").find("fsdpctl.tree") != std::string::npos; }
+  bool tree_was_written() { return get_file(dir_ / "out.safetensors").find("fsdpctl.tree") != std::string::npos; }
 
   TempDir dir_;
   Checkpoint checkpoint_;
@@ -279,7 +275,7 @@ TEST_F(Trees, TiedNamesAreStoredOnceUnderTheFirstName) {
 TEST_F(Trees, TreeOfOtherTensorsIsIgnoredWithAWarning) {
   set_tree(dict({{"model", rest({})}}));
   write(checkpoint_, dir_.path(), "out.safetensors");
-  std::string file = read_file(dir_ / "out.safetensors");
+  std::string file = get_file(dir_ / "out.safetensors");
   const std::string old_name = "\"anchor.weight\":{", new_name = "\"anchor.wEight\":{";
   file.replace(file.find(old_name), old_name.size(), new_name);
   std::ofstream(dir_ / "out.safetensors", std::ios::binary) << file;

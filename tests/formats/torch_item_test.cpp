@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "formats/codec/torch_archive.h"
@@ -141,8 +140,7 @@ TEST(TorchItem, BigItemsNeedOnlyTheirEnds) {
 
 // Items of real shards: they follow each other without gaps, each ending with an end record.
 std::vector<std::string> items_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string all((std::istreambuf_iterator<char>(in)), {});
+  const std::string all = get_file(path);
   std::vector<std::string> items;
   for (size_t begin = 0; begin < all.size();) {
     size_t end = all.find("PK\5\6", begin);
@@ -156,8 +154,7 @@ std::vector<std::string> items_of(const std::string& path) {
 
 // Not damaged: PyTorch saves quantised tensors this way, but their quantiser has no place in any other format.
 TEST(TorchItem, SpecialTensorsAreRefusedByTheirKind) {
-  std::ifstream in(test_data("dcp-items/quantized.pt"), std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(in), {});
+  const std::string bytes = get_file(test_data("dcp-items/quantized.pt"));
   const ZipRead read = [&](uint64_t offset, std::span<std::byte> out) { std::memcpy(out.data(), bytes.data() + offset, out.size()); };
   const Finding f = error_of([&] { read_tensor_item({}, {}, bytes.size(), read, "__0_0.distcp", 0); });
   EXPECT_EQ(f.code, Exit::unsupported);

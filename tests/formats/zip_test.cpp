@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "formats/codec/little_endian.h"
 #include "tests/support/temp_dir.h"
@@ -134,11 +133,6 @@ TEST(Zip, MemberOf4GiB) {
   }
 }
 
-std::string file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 // What we would write for an archive's members: the bytes of real PyTorch, from its first to its last.
 void expect_our_framing(const ZipRead& read, uint64_t length) {
   const ZipArchive archive = read_zip(read, length, "x.pt", 0);
@@ -171,7 +165,7 @@ TEST(Zip, FramesLikeRealFiles) {
   for (const char* folder : {"2.13.0/plain", "2.13.0/odd-torch"}) {
     if (!std::filesystem::exists(test_data(folder))) continue;
     for (const auto& entry : std::filesystem::directory_iterator(test_data(folder))) {
-      const std::string bytes = file_bytes(entry.path());
+      const std::string bytes = get_file(entry.path());
       if (!bytes.starts_with("PK")) continue;
       SCOPED_TRACE(entry.path());
       expect_our_framing(reader(bytes), bytes.size());
@@ -183,7 +177,7 @@ TEST(Zip, FramesLikeRealFiles) {
 
 // {"big": 2^32 + 5 bytes, "after", "empty", "x"} by real PyTorch, without the zeros of the big one.
 TEST(Zip, FramesLikeARealFileOfMoreThan4GiB) {
-  const std::string head = file_bytes(test_data("torch-4gib/head.bin")), tail = file_bytes(test_data("torch-4gib/tail.bin"));
+  const std::string head = get_file(test_data("torch-4gib/head.bin")), tail = get_file(test_data("torch-4gib/tail.bin"));
   const uint64_t tail_offset = head.size() + (1ull << 32) + 5;
   const ZipRead read = [&](uint64_t offset, std::span<std::byte> out) {
     for (size_t i = 0; i < out.size(); ++i, ++offset) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <span>
 
@@ -15,11 +14,6 @@ namespace fsdpctl {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::vector<fs::path> files_below(const std::string& folder) {
   std::vector<fs::path> files;
@@ -35,7 +29,7 @@ std::vector<fs::path> files_below(const std::string& folder) {
 std::vector<NamedPickle> protocol_pickles() {
   std::vector<NamedPickle> pickles;
   for (const fs::path& path : files_below("pickle")) {
-    if (path.extension() == ".pkl") pickles.push_back({path.filename().string(), read_file(path)});
+    if (path.extension() == ".pkl") pickles.push_back({path.filename().string(), get_file(path)});
   }
   return pickles;
 }
@@ -43,7 +37,7 @@ std::vector<NamedPickle> protocol_pickles() {
 std::vector<NamedPickle> archive_pickles() {
   std::vector<NamedPickle> pickles;
   for (const fs::path& path : files_below("2.13.0")) {
-    const std::string bytes = read_file(path);
+    const std::string bytes = get_file(path);
     if (path.extension() != ".pt" || !bytes.starts_with("PK")) continue;
     const ZipRead read = [&](uint64_t offset, std::span<std::byte> out) {
       std::memcpy(out.data(), bytes.data() + offset, out.size());
@@ -61,7 +55,7 @@ std::vector<NamedPickle> metadata_pickles() {
   std::vector<NamedPickle> pickles;
   for (const fs::path& path : files_below("2.13.0")) {
     if (!path.filename().string().ends_with(".metadata")) continue;
-    pickles.push_back({path.parent_path().parent_path().filename().string(), read_file(path)});
+    pickles.push_back({path.parent_path().parent_path().filename().string(), get_file(path)});
   }
   return pickles;
 }

@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <stdexcept>
 
@@ -15,11 +14,6 @@
 
 namespace fsdpctl {
 namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void redirect(const char* path, int flags, int to) {
   const int fd = open(path, flags, 0600);
@@ -55,8 +49,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOpt
   ProcessResult result;
   result.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   result.exit_code = result.signal ? 128 + result.signal : WEXITSTATUS(status);
-  result.out = read_file(out);
-  result.err = read_file(err);
+  result.out = get_file(out);
+  result.err = get_file(err);
   result.cpu_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
   result.peak_kib = usage.ru_maxrss;
   return result;

@@ -27,6 +27,11 @@ void put_file(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+std::string get_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::string test_data(const std::string& name) {
   const char* chosen = std::getenv("FSDPCTL_TEST_DATA");
   return (chosen ? chosen : std::string(FSDPCTL_SOURCE_DIR) + "/tests/data") + "/" + name;

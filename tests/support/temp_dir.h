@@ -21,6 +21,7 @@ class TempDir {
 
 // Writes a file, with its directories, without the syncing that lib/base does: tests make many.
 void put_file(const std::string& path, std::string_view text);
+std::string get_file(const std::string& path);         // whole; empty when there is none
 std::string test_data(const std::string& name);        // tests/data/<name>, or below FSDPCTL_TEST_DATA
 // ../shared/fixtures beside the repository (or FSDPCTL_FIXTURES); empty when absent.
 std::string shared_fixtures();

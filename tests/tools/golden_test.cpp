@@ -16,8 +16,7 @@ namespace {
 void compare(const std::string& name, const std::string& text) {
   const std::string path = test_data("golden/" + name + ".txt");
   if (std::getenv("FSDPCTL_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << text;
-  std::ifstream file(path);
-  EXPECT_EQ(text, std::string(std::istreambuf_iterator<char>(file), {})) << path;
+  EXPECT_EQ(text, get_file(path)) << path;
 }
 
 TEST(Golden, HelpOfTheProgram) {

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "formats/all_formats.h"
@@ -19,11 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kSample = std::string(FSDPCTL_SOURCE_DIR) + "/samples/dcp-fsdp2-w4";
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class OutputPath : public testing::Test {
  protected:
@@ -95,7 +89,7 @@ TEST_F(OutputPath, ForceOnADirectoryOfOtherThingsIsRefusedBeforeAnythingIsRead) 
     const ProcessResult result = run_fsdpctl(arguments);
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_NE(result.err.find("error: what is there would be lost"), std::string::npos) << result.err;
-    EXPECT_EQ(read(at("home/thesis.tex")), "years of work");
+    EXPECT_EQ(get_file(at("home/thesis.tex")), "years of work");
   }
   // Nor does the message about an existing output advise it.
   const ProcessResult result = run_fsdpctl({"convert", kSample, "-o", at("home"), "--to", "dcp"});
@@ -110,7 +104,7 @@ TEST_F(OutputPath, ReportsAndLocksReplaceOnlyTheirOwnKind) {
     EXPECT_EQ(run_fsdpctl({"verify", kSample, "--junit", at(name)}).exit_code, 2) << name;
     EXPECT_EQ(run_fsdpctl({"verify", kSample, "--write-lock", at(name), "--force"}).exit_code, 2) << name;
   }
-  EXPECT_EQ(read(at("train.py")), "import torch");
+  EXPECT_EQ(get_file(at("train.py")), "import torch");
   EXPECT_TRUE(fs::is_directory(at("folder")));
 
   for (int i = 0; i < 2; ++i) EXPECT_EQ(run_fsdpctl({"verify", kSample, "--junit", at("report.xml")}).exit_code, 0);

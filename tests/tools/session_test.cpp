@@ -18,11 +18,6 @@ namespace fs = std::filesystem;
 
 const std::string kSample = std::string(FSDPCTL_SOURCE_DIR) + "/samples/dcp-fsdp2-w4";
 
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Expects the exit code; everything that was printed is in the failure's message.
 ProcessResult expect(int code, const std::vector<std::string>& arguments, const ProcessOptions& options = {}) {
   const ProcessResult result = run_fsdpctl(arguments, options);
@@ -259,8 +254,8 @@ TEST_F(Session, SealingFindsLaterDamageAndNamesTheTensor) {
   EXPECT_EQ(report["code"], 3);
   EXPECT_EQ(report["manifest_matches"], 27);
   EXPECT_GT(report["crc32_checked"], 50);  // one bad tensor does not hide what is known of the others
-  EXPECT_NE(read(at("report.xml")).find("<failure message="), std::string::npos);
-  EXPECT_NE(read(at("report.xml")).find("failures=\"1\""), std::string::npos);
+  EXPECT_NE(get_file(at("report.xml")).find("<failure message="), std::string::npos);
+  EXPECT_NE(get_file(at("report.xml")).find("failures=\"1\""), std::string::npos);
 }
 
 TEST_F(Session, LocksSayWhatIsCompatible) {
@@ -341,7 +336,7 @@ TEST_F(Session, EveryActOnTheContentIsListed) {
   EXPECT_GT(kinds["cast"], 0u) << result.out;
   EXPECT_GT(kinds["dropped"], 0u);
   EXPECT_GT(kinds["renamed"], 0u);
-  const std::string manifest = read(at("out/fsdpctl.manifest.json"));
+  const std::string manifest = get_file(at("out/fsdpctl.manifest.json"));
   EXPECT_NE(manifest.find("trunk.tok.weight"), std::string::npos);
   EXPECT_EQ(manifest.find(at("out")), std::string::npos) << "an absolute path in the manifest";
 }
@@ -362,12 +357,12 @@ TEST_F(Session, WhatTheTargetCannotHoldIsListedOnce) {
 
 TEST_F(Session, ExistingOutputIsUntouchedUnlessForced) {
   expect(0, {"convert", kSample, "-o", at("out"), "--to", "dcp"});
-  const std::string metadata = read(at("out/.metadata"));
+  const std::string metadata = get_file(at("out/.metadata"));
   const ProcessResult refused = expect(2, {"convert", kSample, "-o", at("out"), "--to", "torch"});
   EXPECT_NE(refused.err.find("fsdpctl convert " + kSample + " -o " + at("out") + " --to torch --force"),
             std::string::npos)
       << refused.err;
-  EXPECT_EQ(read(at("out/.metadata")), metadata);
+  EXPECT_EQ(get_file(at("out/.metadata")), metadata);
   expect(0, {"convert", kSample, "-o", at("out"), "--to", "torch", "--force"});
   EXPECT_EQ(only(expect(0, {"inspect", "--json", at("out")}).out, "checkpoint")["format"], "torch");
 }
@@ -400,7 +395,7 @@ TEST_F(Session, TheSourceIsNeverChanged) {
   fs::permissions(at("ckpt"), fs::perms::owner_write, fs::perm_options::add);
   for (const auto& entry : fs::directory_iterator(kSample)) {
     const std::string name = entry.path().filename().string();
-    EXPECT_EQ(read(entry.path().string()), read(at("ckpt/" + name))) << name;
+    EXPECT_EQ(get_file(entry.path().string()), get_file(at("ckpt/" + name))) << name;
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(kSample), {}), std::distance(fs::directory_iterator(at("ckpt")), {}));
 }
