@@ -136,7 +136,7 @@ void add_global_flags(CLI::App& app, GlobalFlags& flags) {
   const std::string group = "Global options";
   app.set_help_flag("-h,--help", "show this help")->group(group);
   app.add_flag("--json", flags.json, "print JSON Lines (docs/json.md); errors too, on stderr")->group(group);
-  app.add_flag("-q,--quiet", flags.quiet, "only results and errors")->group(group);
+  app.add_flag("-q,--quiet", flags.quiet, "only the answer and errors: no warnings, notes or progress")->group(group);
   app.add_flag("-v,--verbose", flags.verbose, "more detail on stderr; -vv: still more")->group(group);
   add_value(
       app, "--progress", [&flags](const std::string& text) { flags.progress = parse_when("--progress", text); },

@@ -90,6 +90,11 @@ void check_fit(const Options& options) {
         .key("--max-shard-size")
         .found_only(fmt::format("--to {}", options.format->name()));
   }
+  if (options.max_shard_bytes && writes_one_file(*options.format, options.output.path)) {
+    throw Error(Exit::usage, "one file has no shard size")
+        .key("--max-shard-size")
+        .saw("a directory to write, of a name without ending", "'" + options.output.path + "'");
+  }
   if (options.world_size && !can.world_size) {
     throw Error(Exit::usage, "this format has no world size")
         .key("--world-size")

@@ -22,20 +22,19 @@ struct Options {
 };
 
 std::string headline(const Options& options, const DiffReport& report, const Printer& printer) {
-  const std::string compared = fmt::format("{} tensors and {} other values compared",
-                                           count_text(report.compared_tensors), count_text(report.compared_values));
+  const std::string compared = fmt::format("{} and {} compared", count_text(report.compared_tensors, "tensor"),
+                                           count_text(report.compared_values, "other value"));
   if (!report.same()) {
-    const size_t n = report.differences.size();
-    return fmt::format("{}: {} {}, {}", printer.paint(Style::bad, "different"), count_text(n),
-                       n == 1 ? "difference" : "differences", compared);
+    return fmt::format("{}: {}, {}", printer.paint(Style::bad, "different"),
+                       count_text(report.differences.size(), "difference"), compared);
   }
   std::string how = compared;
   if (options.structure) how += "; names, dtypes and shapes only";
   if (options.rtol > 0 || options.atol > 0)
     how += fmt::format("; within atol {:g} + rtol {:g} of the second", options.atol, options.rtol);
   if (report.by_fingerprint) {
-    how = fmt::format("{} tensors by the fingerprints in both manifests; --data compares the bytes",
-                      count_text(report.compared_tensors));
+    how = fmt::format("{} by the fingerprints in both manifests; --data compares the bytes",
+                      count_text(report.compared_tensors, "tensor"));
   }
   return fmt::format("{}: {}", printer.paint(Style::good, "same"), how);
 }
@@ -108,8 +107,9 @@ Command diff_command() {
           "Compares two checkpoints: tensors by name, dtype, shape and values, other state field by field. Format, "
           "placement and world "
           "size do not count, nor do the names that a format gives the parts (model, optim).\n\n"
-          "Every tensor is read once for its checksum; only tensors whose checksums differ are compared element by "
-          "element.",
+          "Where both have a manifest and these record the same fingerprint, they are the same and no data is read, "
+          "unless --data or --name is given. Otherwise every tensor is read once for its checksum, and those whose "
+          "checksums differ are compared element by element.",
           {{"fsdpctl diff step-1200 step-1200-w3", "nothing was lost in resharding?"},
            {"fsdpctl diff --rtol 1e-3 --name 'model.*' a b", "weights only, with a tolerance"}},
           {{0, "same"},

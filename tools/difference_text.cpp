@@ -15,7 +15,7 @@ std::string values_text(const Difference& d) {
   if (d.different == 0 && d.max_abs == 0) return "values are equal";
   const std::string most = fmt::format("max abs {:.6g}, max rel {:.6g}", d.max_abs, d.max_rel);
   if (d.different == 0) return "values are within the tolerance, " + most;
-  std::string text = fmt::format("{} of {} elements differ, {}", count_text(d.different), count_text(d.elements), most);
+  std::string text = fmt::format("{} of {} differ, {}", count_text(d.different), count_text(d.elements, "element"), most);
   if (!d.first_index.empty()) text += ", first at " + dims_text(d.first_index);
   return text;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "lib/base/checksum.h"
 #include "lib/base/file.h"
@@ -18,6 +19,7 @@
 namespace fsdpctl {
 namespace {
 
+constexpr size_t kMostExamples = 3;  // of what a format cannot carry, in text
 
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -27,11 +29,6 @@ std::string without_slashes(std::string path) {
 bool has_ending(const std::string& path, const std::vector<std::string_view>& endings) {
   return std::any_of(endings.begin(), endings.end(),
                      [&](std::string_view ending) { return path.size() > ending.size() && path.ends_with(ending); });
-}
-
-bool writes_one_file(const Format& format, const std::string& path) {
-  const Capabilities can = format.capabilities();
-  return can.single_file || has_ending(path, can.endings);
 }
 
 void check_ending(const OutputOptions& options, const Format& format, const FormatList& formats) {
@@ -61,6 +58,13 @@ Target make_target(const Job& job, const std::string& output, const TargetPlacem
   return target;
 }
 
+// One of each kind first: often one reason refuses every tensor of a model.
+std::vector<Finding> examples_first(std::vector<Finding> findings) {
+  std::set<std::string> kinds;
+  std::stable_partition(findings.begin(), findings.end(), [&](const Finding& f) { return kinds.insert(f.what).second; });
+  return findings;
+}
+
 // All that cannot be carried is listed, then the run is refused with one error that says how to go on.
 void check_carried(const Job& job, const Target& target, Printer& printer) {
   FindingSink sink(false);
@@ -73,10 +77,12 @@ void check_carried(const Job& job, const Target& target, Printer& printer) {
     return;
   }
   if (errors.size() == 1) throw Error(errors[0]);
-  printer.remarks(errors);
+  const size_t count = errors.size();
+  const std::string hint = errors[0].hint;
+  printer.remarks(examples_first(std::move(errors)), kMostExamples);
   throw Error(Exit::refused, "format cannot carry all of the checkpoint")
-      .found_only(fmt::format("{} things that {} cannot hold", count_text(errors.size()), job.format->name()))
-      .try_(errors[0].hint);
+      .found_only(fmt::format("{} that {} cannot hold", count_text(count, "thing"), job.format->name()))
+      .try_(hint);
 }
 
 void print_changes(const std::vector<Change>& changes, Printer& printer) {
@@ -96,8 +102,8 @@ void print_changes(const std::vector<Change>& changes, Printer& printer) {
 void print_result(const Job& job, const OutputOptions& options, const PublishResult& result, Printer& printer) {
   const bool ranks = job.format->capabilities().world_size;
   std::string what =
-      fmt::format("{}{}, {} {}, {}", job.format->name(), ranks ? fmt::format(" of {} ranks", job.world_size) : "",
-                  count_text(result.files), result.files == 1 ? "file" : "files", size_text(result.bytes));
+      fmt::format("{}{}, {}, {}", job.format->name(), ranks ? " of " + count_text(static_cast<uint64_t>(job.world_size), "rank") : "",
+                  count_text(result.files, "file"), size_text(result.bytes));
   if (options.worker && !options.dry_run && !result.published) {
     what = fmt::format("share {} of {} is done ({}); the last worker to finish publishes", options.worker->index,
                        options.worker->count, size_text(result.bytes_written));
@@ -113,7 +119,7 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
                                                                              : " were there from an interrupted run"));
   }
   print_changes(result.changes, printer);
-  printer.record("summary", {{"schema_version", 1},
+  Json summary = {{"schema_version", 1},
                              {"output", options.path},
                              {"format", job.format->name()},
                              {"world_size", job.world_size},
@@ -124,9 +130,12 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
                              {"bytes_written", result.bytes_written},
                              {"bytes_resumed", result.bytes_resumed},
                              {"read_back", result.read_back},
-                             {"fingerprint", hex64(result.fingerprint)},
-                             {"source_fingerprint", hex64(result.source_fingerprint)},
-                             {"changes", result.changes.size()}});
+                             {"changes", result.changes.size()}};
+  if (result.published) {
+    summary["fingerprint"] = hex64(result.fingerprint);
+    summary["source_fingerprint"] = hex64(result.source_fingerprint);
+  }
+  printer.record("summary", std::move(summary));
 }
 
 }  // namespace
@@ -143,6 +152,11 @@ void add_output_flags(CLI::App& app, OutputOptions& options) {
       "do share I (from 0) of N only: N processes that see the same files do the work together, and the last one "
       "publishes; auto: this process's rank and world size under torchrun, SLURM or Open MPI");
   app.add_flag("--follow-links", options.follow_links, "follow symbolic links that lead out of the checkpoint");
+}
+
+bool writes_one_file(const Format& format, const std::string& path) {
+  const Capabilities can = format.capabilities();
+  return can.single_file || has_ending(without_slashes(path), can.endings);
 }
 
 void check_output(const OutputOptions& options, const std::string& input, const Format& format,

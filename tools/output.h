@@ -20,6 +20,9 @@ struct OutputOptions {
   std::optional<Share> worker;
 };
 
+// Whether OUT will be one file, by the format or by the ending of its name.
+bool writes_one_file(const Format& format, const std::string& path);
+
 void add_output_flags(CLI::App& app, OutputOptions& options);
 
 // Checks OUT against the input and the format, before anything is read: Error(usage) where OUT is, holds or lies in the

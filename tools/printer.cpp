@@ -170,14 +170,14 @@ void Printer::remark(const Finding& finding) {
   }
 }
 
-void Printer::remarks(const std::vector<Finding>& findings) {
+void Printer::remarks(const std::vector<Finding>& findings, size_t most) {
   size_t shown = 0;
   for (const Finding& finding : findings) {
-    if (json() || shown < kMostFindings) remark(finding);
+    if (json() || shown < most) remark(finding);
     ++shown;
   }
-  if (!json() && !globals_.quiet && shown > kMostFindings) {
-    err_.write(fmt::format("fsdpctl: ... and {} more; --json lists all\n", count_text(shown - kMostFindings)));
+  if (!json() && !globals_.quiet && shown > most) {
+    err_.write(fmt::format("fsdpctl: ... and {} more; --json lists all\n", count_text(shown - most)));
   }
 }
 

@@ -48,7 +48,7 @@ class Printer {
   // ---- stderr
   // Warnings beside the answer; in JSON mode they are `finding` records on stdout. -q drops all but errors.
   void remark(const Finding& finding);
-  void remarks(const std::vector<Finding>& findings);  // the first kMostFindings in text
+  void remarks(const std::vector<Finding>& findings, size_t most = kMostFindings);  // the first `most` in text
   void error(const Error& error);                      // in JSON an `error` record
   void detail(int level, std::string_view line);       // shown with -v (level 1) or -vv (2)
   void raw_out(std::string_view text);                 // help, version, generated files: as it is, in either mode

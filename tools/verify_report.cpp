@@ -20,8 +20,8 @@ uint64_t count_of(const VerifyReport& report, Severity severity) {
 std::string manifest_text(const VerifyReport& report, bool data) {
   if (!report.has_manifest) return "not recorded: whether these are the bytes that were saved cannot be known";
   if (!data) return "names, dtypes and shapes agree; its checksums were not compared (--data)";
-  return fmt::format("{} of {} tensors have the recorded checksum", count_text(report.manifest_matches),
-                     count_text(report.tensors));
+  return fmt::format("recorded checksum found in {} of {}", count_text(report.manifest_matches),
+                     count_text(report.tensors, "tensor"));
 }
 
 std::string crc32_text(const VerifyReport& report) {

@@ -275,6 +275,28 @@ TEST_F(Session, LocksSayWhatIsCompatible) {
   expect(1, {"verify", at("cast.pt"), "--against", kSample});
 }
 
+TEST_F(Session, WhatIsFoundWrongIsAnAnswerAndNoError) {
+  fs::copy(kSample, at("ckpt"), fs::copy_options::recursive);
+  fs::resize_file(at("ckpt/__0_0.distcp"), 100);
+  for (const char* command : {"verify", "inspect"}) {
+    const ProcessResult damaged = expect(3, {command, "--json", at("ckpt")});
+    EXPECT_EQ(damaged.err, "");
+    EXPECT_EQ(json_lines(damaged.out).back()["message_type"], "summary");
+    const ProcessResult absent = expect(6, {command, "--json", at("none")});
+    EXPECT_EQ(absent.out, "");
+    EXPECT_EQ(json_lines(absent.err).back()["message_type"], "error");
+  }
+}
+
+TEST_F(Session, OneOfAThingIsNotCountedAsMany) {
+  const std::string one = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/bare_tensor.pt";
+  const std::string quiet = expect(0, {"-q", "convert", one, "-o", at("b"), "--to", "torch"}).out;
+  EXPECT_NE(quiet.find("1 file,"), std::string::npos) << quiet;  // -q keeps the answer
+  EXPECT_NE(expect(0, {"diff", one, at("b")}).out.find("same: 1 tensor and 0 other values"), std::string::npos);
+  EXPECT_NE(expect(0, {"reshard", kSample, "-o", at("w1"), "--world-size", "1"}).out.find("dcp of 1 rank,"),
+            std::string::npos);
+}
+
 // ---- reshard, convert, diff
 
 TEST_F(Session, ReshardKeepsTheContentForAnyWorldSize) {
@@ -355,6 +377,18 @@ TEST_F(Session, WhatTheTargetCannotHoldIsListedOnce) {
   }
 }
 
+TEST_F(Session, ARefusalOfManyTensorsShowsFewAndCountsThem) {
+  const std::vector<std::string> arguments = {"convert", kSample, "-o", at("hf"), "--to", "hf-dcp"};
+  const ProcessResult text = expect(4, arguments);
+  size_t errors = 0;
+  for (size_t p = text.err.find(": error: "); p != std::string::npos; p = text.err.find(": error: ", p + 1)) ++errors;
+  EXPECT_LE(errors, 4u) << text.err;
+  EXPECT_NE(text.err.find("more; --json lists all"), std::string::npos) << text.err;
+  std::vector<std::string> machine = arguments;
+  machine.push_back("--json");
+  EXPECT_GT(json_lines(expect(4, machine).out).size(), 4u);
+}
+
 TEST_F(Session, ExistingOutputIsUntouchedUnlessForced) {
   expect(0, {"convert", kSample, "-o", at("out"), "--to", "dcp"});
   const std::string metadata = get_file(at("out/.metadata"));
@@ -370,6 +404,9 @@ TEST_F(Session, ExistingOutputIsUntouchedUnlessForced) {
 TEST_F(Session, DryRunWritesNothing) {
   const ProcessResult result = expect(0, {"reshard", kSample, "-o", at("out"), "--world-size", "3", "--dry-run"});
   EXPECT_NE(result.out.find("nothing was written"), std::string::npos);
+  const nlohmann::json summary =
+      only(expect(0, {"reshard", "--json", kSample, "-o", at("out"), "--world-size", "3", "--dry-run"}).out, "summary");
+  EXPECT_FALSE(summary.contains("fingerprint")) << summary;
   EXPECT_TRUE(fs::is_empty(work.path()));
 }
 
