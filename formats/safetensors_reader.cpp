@@ -13,6 +13,7 @@
 #include "formats/numbered_name.h"
 #include "formats/safetensors_index.h"
 #include "formats/sharding_info.h"
+#include "formats/unread_files.h"
 
 namespace fsdpctl {
 namespace {
@@ -31,7 +32,6 @@ class Reader {
   Checkpoint single_file(const std::string& name);
   Checkpoint indexed_shards(const std::string& index_name, const SafetensorsListing& listing);
   Checkpoint numbered_shards(const std::vector<std::string>& files);
-  void report_unread(const SafetensorsListing& listing);
 
  private:
   struct Row {   // a tensor of the index, and where it was found
@@ -168,8 +168,8 @@ Checkpoint Reader::numbered_shards(const std::vector<std::string>& files) {
     const auto numbered = parse_numbered_name(name, kEnding);
     if (!first || !numbered || numbered->set != first->set || numbered->count != first->count || numbered->number == 0 ||
         numbered->number > numbered->count) {
-      throw Error(Exit::refused, "directory holds several safetensors files and no index").found_only(files.front() + ", " + name)
-          .try_("name one of the files");
+      throw Error(Exit::refused, "directory holds several safetensors files and no index").at(source().path())
+          .found_only(some_names(files)).try_("fsdpctl inspect " + join_path(source().path(), files.front()));
     }
     present[numbered->number - 1] = true;
   }
@@ -193,13 +193,6 @@ Checkpoint Reader::numbered_shards(const std::vector<std::string>& files) {
   }
   checkpoint_.format_detail = fmt::format("{} shards without an index", files.size());
   return finish(files.front());
-}
-
-void Reader::report_unread(const SafetensorsListing& listing) {
-  if (listing.others.empty()) return;
-  sink_.report(warning("other checkpoint files beside the safetensors are not read")
-                   .found_only(listing.others.size() == 1 ? listing.others.front()
-                                                          : fmt::format("{} and {} more", listing.others.front(), listing.others.size() - 1)));
 }
 
 Checkpoint Reader::finish(const std::string& metadata_name) {
@@ -236,7 +229,6 @@ ReadAt read_at(const Source& source, SourceIndex file) {
 }
 
 SafetensorsListing list_safetensors(const Source& source) {
-  constexpr std::array<std::string_view, 5> other_endings = {".bin", ".pt", ".pth", ".ckpt", ".distcp"};
   SafetensorsListing listing;
   ShardName unused;
   for (const DirectoryEntry& entry : source.entries()) {
@@ -244,9 +236,7 @@ SafetensorsListing list_safetensors(const Source& source) {
     const std::string& name = entry.name;
     if (name.ends_with(kEnding)) listing.files.push_back(name);
     else if (name.ends_with(kIndexEnding)) listing.indexes.push_back(name);
-    else if (std::any_of(other_endings.begin(), other_endings.end(), [&](std::string_view e) { return name.ends_with(e); })) {
-      listing.others.push_back(name);
-    }
+    else if (is_other_checkpoint_file(name)) listing.others.push_back(name);
     listing.per_rank = listing.per_rank || parse_shard_name(name, unused);
   }
   return listing;
@@ -258,8 +248,8 @@ Checkpoint read_safetensors_file(std::shared_ptr<Source> source, const std::stri
 
 Checkpoint read_safetensors_directory(std::shared_ptr<Source> source, FindingSink& sink) {
   const SafetensorsListing listing = list_safetensors(*source);
+  report_unread_files(*source, listing.others, sink);
   Reader reader(std::move(source), sink);
-  reader.report_unread(listing);
   if (!listing.indexes.empty()) return reader.indexed_shards(choose_index(listing), listing);
   if (listing.files.size() == 1) return reader.single_file(listing.files.front());
   return reader.numbered_shards(listing.files);

@@ -43,6 +43,7 @@ void open_directory(Checkpoint& checkpoint, FindingSink& sink) {
   const Source& source = *checkpoint.source;
   if (const auto directory = find_torch_directory(source)) return read_torch_directory(checkpoint, *directory, sink);
   if (const auto ranks = find_rank_files(source); !ranks.empty()) refuse_rank_files(ranks);
+  if (const auto files = find_deepspeed_files(source); !files.empty()) refuse_deepspeed_files(files);
   throw Error(Exit::unsupported, "directory has no torch.save checkpoint").at(source.path());
 }
 
@@ -78,6 +79,8 @@ class TorchFormat : public Format {
     }
     const std::vector<std::string> ranks = find_rank_files(source);
     if (!ranks.empty()) return Match{50, "directory with per-rank files such as " + ranks.front()};
+    const std::vector<std::string> deepspeed = find_deepspeed_files(source);
+    if (!deepspeed.empty()) return Match{50, "directory with DeepSpeed's files such as " + deepspeed.front()};
     return std::nullopt;
   }
 
@@ -91,7 +94,7 @@ class TorchFormat : public Format {
     } else {
       const std::string file = files.entries().front().name;
       report_lone_shard(file, ".bin", sink);
-      if (rank_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
+      if (rank_file(file) || is_deepspeed_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
       checkpoint.metadata_file = file;
       checkpoint.data_files = {file};
       checkpoint.tree = read_torch_file(checkpoint, files.add(file), 0, sink, &checkpoint.format_detail);

@@ -42,6 +42,24 @@ std::vector<std::string> find_rank_files(const Source& source) {
   return names;
 }
 
+bool is_deepspeed_file(std::string_view name) {
+  return name.find("mp_rank_") != std::string_view::npos && (name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt"));
+}
+
+std::vector<std::string> find_deepspeed_files(const Source& source) {
+  std::vector<std::string> names;
+  for (const DirectoryEntry& e : source.entries()) {
+    if (e.kind == FileKind::file && is_deepspeed_file(e.name)) names.push_back(e.name);
+  }
+  return names;
+}
+
+void refuse_deepspeed_files(const std::vector<std::string>& names) {
+  throw Error(Exit::unsupported, "checkpoints of DeepSpeed are not supported").at(names.front())
+      .found_only(fmt::format("{} {} of single ranks", names.size(), names.size() == 1 ? "file" : "files"))
+      .try_("python zero_to_fp32.py, which DeepSpeed puts beside the steps, writes whole weights: open those");
+}
+
 void refuse_rank_files(const std::vector<std::string>& names) {
   std::map<std::string, std::set<int64_t>> ranks;   // by group
   const int64_t world_size = rank_file(names.front())->world_size;
@@ -62,7 +80,8 @@ void refuse_rank_files(const std::vector<std::string>& names) {
         .saw(fmt::format("{} files", world_size), fmt::format("{}", present.size()));
   }
   throw Error(Exit::unsupported, "checkpoints of per-rank torch.save files are not supported").at(names.front())
-      .found_only(fmt::format("{} files of world size {}", names.size(), world_size));
+      .found_only(fmt::format("{} files of world size {}", names.size(), world_size))
+      .try_("load them with the program and the ranks that wrote them, save with torch.distributed.checkpoint.save, and open that");
 }
 
 }  // namespace fsdpctl

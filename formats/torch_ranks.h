@@ -21,7 +21,12 @@ std::optional<RankFile> rank_file(std::string_view name);
 // A directory's files of that kind; empty when it has none.
 std::vector<std::string> find_rank_files(const Source& source);
 
+// DeepSpeed's files of one rank: zero_pp_rank_0_mp_rank_00_optim_states.pt, mp_rank_00_model_states.pt.
+bool is_deepspeed_file(std::string_view name);
+std::vector<std::string> find_deepspeed_files(const Source& source);
+
 // Why they cannot be read: Error(damaged) where ranks are missing or two saves are mixed, else Error(unsupported).
 [[noreturn]] void refuse_rank_files(const std::vector<std::string>& names);
+[[noreturn]] void refuse_deepspeed_files(const std::vector<std::string>& names);
 
 }  // namespace fsdpctl

@@ -10,6 +10,7 @@
 #include "formats/numbered_name.h"
 #include "formats/safetensors_index.h"
 #include "formats/torch_file.h"
+#include "formats/unread_files.h"
 
 namespace fsdpctl {
 namespace {
@@ -101,6 +102,19 @@ class ShardReader {
   std::unordered_set<uint32_t> unreadable_;   // shards that were reported
 };
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void report_files_beside(const Checkpoint& checkpoint, FindingSink& sink) {
+  std::vector<std::string> names;
+  for (const DirectoryEntry& e : checkpoint.source->entries()) {
+    if (e.kind != FileKind::file || !is_other_checkpoint_file(e.name)) continue;
+    if (!contains(checkpoint.data_files, e.name) && !contains(checkpoint.stale_files, e.name)) names.push_back(e.name);
+  }
+  report_unread_files(*checkpoint.source, names, sink);
+}
+
 }  // namespace
 
 std::optional<TorchDirectory> find_torch_directory(const Source& source) {
@@ -134,6 +148,7 @@ void read_torch_directory(Checkpoint& checkpoint, const TorchDirectory& director
     checkpoint.data_files.push_back(directory.only);
     checkpoint.metadata_file = directory.only;
     checkpoint.tree = read_torch_file(checkpoint, source, 0, sink, &checkpoint.format_detail);
+    report_files_beside(checkpoint, sink);
     return;
   }
   const std::string& index = directory.indexes.front();
@@ -145,10 +160,9 @@ void read_torch_directory(Checkpoint& checkpoint, const TorchDirectory& director
   const std::string stem = index.substr(0, index.size() - kIndexEndingBin.size());
   for (const DirectoryEntry& e : checkpoint.source->entries()) {
     const bool shard_like = e.kind == FileKind::file && e.name.starts_with(stem) && e.name.ends_with(kShardEnding);
-    if (shard_like && std::find(checkpoint.data_files.begin(), checkpoint.data_files.end(), e.name) == checkpoint.data_files.end()) {
-      checkpoint.stale_files.push_back(e.name);
-    }
+    if (shard_like && !contains(checkpoint.data_files, e.name)) checkpoint.stale_files.push_back(e.name);
   }
+  report_files_beside(checkpoint, sink);
 }
 
 }  // namespace fsdpctl

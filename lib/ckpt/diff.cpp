@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "lib/base/value_json.h"
+#include "lib/ckpt/diff_containers.h"
 #include "lib/ckpt/diff_values.h"
 #include "lib/ckpt/manifest.h"
 #include "lib/ckpt/parts.h"
@@ -59,6 +61,8 @@ class Comparison {
       : a_(a), b_(b), options_(options), parts_a_(find_parts(a)), parts_b_(find_parts(b)) {}
 
   DiffReport run() {
+    expand_counters(parts_a_, parts_b_);
+    expand_counters(parts_b_, parts_a_);
     const LeafMap in_b = index(parts_b_);
     const LeafMap in_a = index(parts_a_);
     for (const LeafInfo& leaf : parts_a_.leaves) {
@@ -74,7 +78,11 @@ class Comparison {
       if (!wanted(leaf) || partner(parts_b_, leaf, in_a) != nullptr) continue;
       add(Difference::Kind::added, leaf).b = tensor_text(b_, leaf);
     }
-    if (!options_.structure_only) compare_bytes();
+    if (!options_.structure_only) {
+      compare_bytes();
+      report_.containers = compare_containers(a_.tree, b_.tree);
+      std::erase_if(report_.containers, [&](const ContainerChange& c) { return !wanted(c.key); });
+    }
     return std::move(report_);
   }
 
@@ -85,7 +93,32 @@ class Comparison {
     bool dtype_differs;
   };
 
-  bool wanted(const LeafInfo& leaf) const { return options_.name_glob.empty() || glob_match(options_.name_glob, leaf.path); }
+  bool wanted(std::string_view path) const { return options_.name_glob.empty() || glob_match(options_.name_glob, path); }
+  bool wanted(const LeafInfo& leaf) const { return wanted(leaf.path); }
+
+  // A Counter is a leaf; the dict that a format made of it is not. Its entries are compared then.
+  static void expand_counters(Parts& parts, const Parts& other) {
+    const auto is_counter = [](const LeafInfo& leaf) { return leaf.value->is(Kind::counter) && !leaf.value->entries().empty(); };
+    if (std::none_of(parts.leaves.begin(), parts.leaves.end(), is_counter)) return;
+    const LeafMap others = index(other);
+    std::vector<LeafInfo> leaves;
+    for (const LeafInfo& leaf : parts.leaves) {
+      if (!is_counter(leaf) || partner(parts, leaf, others) != nullptr) {
+        leaves.push_back(leaf);
+        continue;
+      }
+      for (const Entry& entry : leaf.value->entries()) {
+        const auto child = [&](std::string_view name) { return parts.arena->store(fmt::format("{}.{}", name, key_text(entry.key))); };
+        LeafInfo below = leaf;
+        below.value = &entry.value;
+        below.path = child(leaf.path);
+        if (!leaf.field.empty()) below.field = child(leaf.field);
+        else if (!leaf.fqn.empty()) below.fqn = child(leaf.fqn);
+        leaves.push_back(below);
+      }
+    }
+    parts.leaves = std::move(leaves);
+  }
 
   static const LeafInfo* partner(const Parts& parts, const LeafInfo& leaf, const LeafMap& map) {
     const auto by_path = map.find("path\t" + std::string(leaf.path));
@@ -105,7 +138,7 @@ class Comparison {
     const bool ta = la.tensor != kNoTensor, tb = lb.tensor != kNoTensor;
     if (!ta && !tb) {
       ++report_.compared_values;
-      if (options_.structure_only || same_value(*la.value, *lb.value)) return;
+      if (options_.structure_only || same_content(*la.value, *lb.value)) return;
       Difference& d = add(Difference::Kind::value, la);
       d.a = value_to_json(*la.value, JsonForm::shown);
       d.b = value_to_json(*lb.value, JsonForm::shown);
@@ -123,10 +156,6 @@ class Comparison {
     const bool dtype_differs = ia.dtype != ib.dtype;
     pairs_.push_back({&la, &lb, report_.differences.size(), dtype_differs});
     if (dtype_differs) both(Difference::Kind::dtype);
-  }
-
-  static bool same_value(const Value& a, const Value& b) {
-    return equal(a, b) || value_to_json(a, JsonForm::canonical) == value_to_json(b, JsonForm::canonical);
   }
 
   // Both sides are read once for their sums; only tensors whose sums differ are read again.

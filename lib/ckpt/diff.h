@@ -1,7 +1,8 @@
 // Diff: what differs between two checkpoints, whatever their formats, placements and world sizes.
 //
 // Leaves are paired by what they are (part, FQN, field; the path below the part for other state), not by where a format puts
-// them, so a DCP directory with a `model.` prefix compares with a plain safetensors file. Tensors whose CRC-64 agree are
+// them, so a DCP directory with a `model.` prefix compares with a plain safetensors file. What class of container holds a leaf does not
+// count, nor whether a key is 0 or "0": that is listed apart. Tensors whose CRC-64 agree are
 // equal; only the others are compared element by element.
 #pragma once
 
@@ -36,8 +37,16 @@ struct Difference {
 };
 std::string_view difference_name(Difference::Kind kind);   // "missing"
 
+// A container of another class with the same content: {"state", "Counter", "dict"}. Not a difference: a path names the same leaf
+// whatever holds it.
+struct ContainerChange {
+  std::string key;               // path in the tree; empty: the root
+  std::string a, b;              // "OrderedDict", "tuple", "dict, some keys no strings"
+};
+
 struct DiffReport {
   std::vector<Difference> differences;   // in A's order, added ones last
+  std::vector<ContainerChange> containers;   // at the same path; not looked for in structure_only or by_fingerprint
   uint64_t compared_tensors = 0, compared_values = 0;
   bool by_fingerprint = false;   // equal recorded fingerprints ended it early
   bool same() const { return differences.empty(); }

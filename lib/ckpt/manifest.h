@@ -33,6 +33,7 @@ struct Change {
   std::string kind;          // cast, renamed, dropped, filled, copied, key (integer keys became strings) ...
   std::string key;
   std::string detail;
+  std::optional<CastCounts> casts = {};   // of a cast, once it was done; not in the manifest, where detail says it
 };
 
 struct Manifest {

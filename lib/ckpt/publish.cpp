@@ -47,6 +47,7 @@ class Publication {
     if (options_.dry_run) return check_space(), std::move(result_);
 
     note_other_partials(id);
+    result_.partial = PartialDirectory::path_for(result_.path, id);
     std::optional<PartialDirectory> partial = options_.worker ? after_share(id) : alone(id);
     if (partial) finish(*partial);
     result_.published = partial.has_value();
@@ -57,17 +58,29 @@ class Publication {
   std::optional<PartialDirectory> alone(const std::string& id) const {
     PartialDirectory partial = PartialDirectory::open(result_.path, id);
     if (options_.force || !partial.continued()) partial.start_again();
-    if (!partial.continued()) check_space();
+    if (partial.continued()) return partial;
+    try {
+      check_space();
+    } catch (const Error&) {
+      partial.remove();   // nothing is in it yet
+      throw;
+    }
     return partial;
   }
 
   // Does the share of this worker. nullopt unless all the others' are done, too.
   std::optional<PartialDirectory> after_share(const std::string& id) {
-    {
+    try {
       const auto directory = WorkerDirectory::open(result_.path, id, *options_.worker, options_.engine.cancel);
       check_output();   // again: the others may have published while this one waited
       result_.bytes_written =
           transfer_share(checkpoint_, plan_, directory.data(), directory.journals(), *options_.worker, options_.engine);
+    } catch (const Error& e) {
+      // The last worker to leave; while others are at work, it is theirs.
+      if (is_hopeless(e)) {
+        if (auto partial = PartialDirectory::open_after_workers(result_.path, id)) partial->remove();
+      }
+      throw;
     }
     std::optional<PartialDirectory> partial = PartialDirectory::open_after_workers(result_.path, id);
     if (!partial) return std::nullopt;
@@ -78,8 +91,22 @@ class Publication {
     return partial;
   }
 
+  // What cannot be read today cannot be read tomorrow: a damaged source is never continued with, only replaced by another one.
+  static bool is_hopeless(const Error& e) {
+    return e.code() == Exit::damaged || e.code() == Exit::refused || e.code() == Exit::unsupported;
+  }
+
+  TransferResult move(PartialDirectory& partial) const {
+    try {
+      return transfer(checkpoint_, plan_, partial.data(), partial.journals(), options_.engine);
+    } catch (const Error& e) {
+      if (is_hopeless(e)) partial.remove();
+      throw;
+    }
+  }
+
   void finish(PartialDirectory& partial) {
-    const TransferResult moved = transfer(checkpoint_, plan_, partial.data(), partial.journals(), options_.engine);
+    const TransferResult moved = move(partial);
     result_.bytes_resumed = moved.bytes_resumed - result_.bytes_written;   // this worker's own share is in its journal, too
     result_.bytes_written += moved.bytes_written;
     prove(partial, moved.tensors);
@@ -128,7 +155,15 @@ class Publication {
 
   void note_other_partials(const std::string& id) {
     for (const std::string& name : other_partials(result_.path, id)) {
-      sink_.report(note("partial output of another command is left alone").at(name).try_("rm -r it if no run needs it"));
+      Finding other = note("partial output of another command is left alone").at(name);
+      if (options_.worker) {
+        // Workers with other flags, or that see another source, would wait for each other for ever.
+        other = warning("partial output of another command is there: workers of one run use the same one").at(name);
+        other.saw(base_name(PartialDirectory::path_for(result_.path, id)), name).try_("give all workers the same source and flags, except --worker; rm -r what no run needs");
+      } else {
+        other.try_("rm -r it if no run needs it");
+      }
+      sink_.report(std::move(other));
     }
   }
 
@@ -185,14 +220,16 @@ class Publication {
     for (size_t i = 0; i < result_.changes.size(); ++i) {
       if (result_.changes[i].kind == "cast") listed.emplace(result_.changes[i].key, i);
     }
-    std::vector<std::pair<size_t, std::string>> counts;
     for (TensorIndex t = 0; t < sums.size(); ++t) {
       const auto change = listed.find(checkpoint_.tensors[t].key);
       if (change == listed.end()) continue;
-      const CastCounts& c = sums[t].casts;
-      counts.emplace_back(change->second, fmt::format(", {} values changed, {} overflowed, {} flushed to zero", c.changed, c.overflowed, c.flushed));
+      result_.changes[change->second].casts = sums[t].casts;
     }
-    for (const auto& count : counts) result_.changes[count.first].detail += count.second;
+    for (Change& change : result_.changes) {
+      if (!change.casts) continue;
+      const CastCounts& c = *change.casts;
+      change.detail += fmt::format(", {} values changed, {} overflowed, {} flushed to zero", c.changed, c.overflowed, c.flushed);
+    }
   }
 
   // ---- names

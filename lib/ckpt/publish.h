@@ -30,6 +30,7 @@ struct PublishResult {
   bool published = true;               // false: a dry run, or other workers are still to finish
   std::string path;
   std::string manifest;                // its path
+  std::string partial;                 // where it grew, or still does: OUT.partial-<id>; empty after a dry run
   uint64_t files = 0;                  // manifest not counted
   uint64_t bytes = 0;
   uint64_t bytes_written = 0;          // by this process
@@ -49,7 +50,8 @@ struct PublishResult {
 // A dry run writes nothing and says what would be. Findings: partials that other commands left. Errors of can_carry are thrown; its
 // warnings are for the caller to list, who asks it before long work. Errors, with nothing under `output` changed: usage (output exists without
 // `force`, or lies in the input), refused (can_carry), failed (I/O, no space, in use by another run, output differs from source,
-// no exchange on this file system), interrupted. After all but `output differs` the same call goes on where it ended.
+// no exchange on this file system), interrupted. After all of these but `output differs` the same call goes on where it ended. Damage
+// of the source (damaged), and content that turns out to be refused or unsupported, leave no partial: nothing could be done with it.
 PublishResult publish(const Checkpoint& checkpoint, const Format& format, const Target& target,
                       const std::string& output, const PublishOptions& options, FindingSink& sink);
 

@@ -49,6 +49,12 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+// The one that is most probably meant: people look for the model among optimizers, schedulers and random states.
+const std::string& likeliest(const std::vector<std::string>& names) {
+  const auto model = std::find_if(names.begin(), names.end(), [](const std::string& name) { return name.find("model") != std::string::npos; });
+  return model == names.end() ? names.front() : *model;
+}
+
 class RunDirectory {
  public:
   RunDirectory(const FormatList& formats, const Source& run, OpenOptions options)
@@ -93,7 +99,7 @@ class RunDirectory {
     throw Error(Exit::refused, "directory holds checkpoints and is none itself")
         .at(run_.path())
         .found_only(listed(candidates))
-        .try_("fsdpctl inspect " + join_path(run_.path(), candidates.front()));
+        .try_("fsdpctl inspect " + join_path(run_.path(), likeliest(candidates)));
   }
 
  private:
@@ -155,7 +161,7 @@ class RunDirectory {
     throw Error(Exit::refused, "step holds several checkpoints")
         .at(run_.path())
         .found_only(listed(step.places))
-        .try_("fsdpctl inspect " + join_path(run_.path(), step.places.front()));
+        .try_("fsdpctl inspect " + join_path(run_.path(), likeliest(step.places)));
   }
 
   [[noreturn]] static void throw_within(const std::string& place, const Error& e) {

@@ -39,12 +39,24 @@ Finding open_directory_of(const std::vector<std::string>& names) {
 TEST(TorchRanks, SaysWhatIsWrongWithADirectory) {
   const Finding whole = open_directory_of({"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"});
   EXPECT_EQ(whole.code, Exit::unsupported);
+  EXPECT_NE(whole.hint, "");
   const Finding missing = open_directory_of({"model_world_size_3_rank_0.pt", "model_world_size_3_rank_2.pt"});
   EXPECT_EQ(missing.code, Exit::damaged);
   EXPECT_EQ(missing.where.path, "model_world_size_3_rank_1.pt");
   const Finding mixed = open_directory_of({"model_world_size_1_rank_0.pt", "model_world_size_2_rank_0.pt"});
   EXPECT_EQ(mixed.code, Exit::damaged);
   EXPECT_EQ(mixed.expected, "world size 1");
+}
+
+TEST(TorchRanks, NamesDeepSpeed) {
+  for (const char* name : {"mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"}) {
+    EXPECT_TRUE(is_deepspeed_file(name)) << name;
+    const Finding refused = open_directory_of({name, "zero_pp_rank_2_mp_rank_00_optim_states.pt"});
+    EXPECT_EQ(refused.code, Exit::unsupported);
+    EXPECT_NE(refused.what.find("DeepSpeed"), std::string::npos);
+    EXPECT_NE(refused.hint.find("zero_to_fp32.py"), std::string::npos);
+  }
+  for (const char* name : {"model_states.pt", "mp_rank_00.pt", "rank_0_optim_states.pt"}) EXPECT_FALSE(is_deepspeed_file(name)) << name;
 }
 
 }  // namespace
