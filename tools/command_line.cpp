@@ -4,6 +4,7 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 
+#include "lib/base/file.h"
 #include "tools/program.h"
 #include "tools/suggest.h"
 
@@ -39,9 +40,10 @@ std::string help_hint(const CommandLine::Branch* branch) {
   std::vector<std::string> known;
   for (const Command& command : all_commands()) known.push_back(command.name);
   const std::string near = nearest_name(name, known);
-  throw Error(Exit::usage, "unknown command")
-      .found_only("'" + name + "'")
-      .try_(near.empty() ? "fsdpctl --help" : corrected(arguments, name, near));
+  std::string hint = near.empty() ? "fsdpctl --help" : corrected(arguments, name, near);
+  // Many type a path and nothing else first.
+  if (near.empty() && stat_path(name).kind != FileKind::absent) hint = "fsdpctl inspect " + shell_quoted(name);
+  throw Error(Exit::usage, "unknown command").found_only("'" + name + "'").try_(std::move(hint));
 }
 
 void require_command(const std::string& name, const std::vector<std::string>& arguments) {
@@ -51,46 +53,151 @@ void require_command(const std::string& name, const std::vector<std::string>& ar
   if (!known) refuse_unknown_command(name, arguments);
 }
 
+bool is_switch(const CLI::Option& option) {
+  return !option.get_positional() && option.get_expected_min() == 0;
+}
+
+// A command's own option was given before the command's name.
+[[noreturn]] void refuse_early(const CommandLine::Branch* branch, const CLI::App& app, const std::string& flag,
+                               std::vector<std::string> arguments) {
+  std::string hint = help_hint(branch);
+  const auto early = std::find(arguments.begin(), arguments.end(), flag);
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  if (early != arguments.end() && option != nullptr && is_switch(*option)) {
+    arguments.erase(early);
+    arguments.push_back(flag);
+    hint = joined(arguments);
+  }
+  throw Error(Exit::usage, "option belongs behind its command").found_only("'" + flag + "'").try_(std::move(hint));
+}
+
 [[noreturn]] void refuse_extra(const CommandLine::Branch* branch, const CLI::App& app, const std::string& extra,
                                const std::vector<std::string>& arguments) {
   if (extra.size() < 2 || extra[0] != '-') {
-    throw Error(Exit::usage, "one argument too many").found_only("'" + extra + "'").try_(help_hint(branch));
+    throw Error(Exit::usage, "one argument too many")
+        .saw(branch ? branch->command->usage : "COMMAND", "'" + extra + "' as well")
+        .try_(help_hint(branch));
   }
-  const std::string flag = extra.substr(0, extra.find('='));
+  const std::string flag = extra.substr(0, extra.find('=', 2));
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
+  if (std::find(known.begin(), known.end(), flag) != known.end()) refuse_early(branch, app, flag, arguments);
   const std::string near = flag.rfind("--", 0) == 0 ? nearest_name(flag, known) : std::string();
   std::string hint = near.empty() ? help_hint(branch) : corrected(arguments, flag, near);
   if (flag == "--version") hint = "fsdpctl --version";
   throw Error(Exit::usage, "unknown option").found_only("'" + flag + "'").try_(std::move(hint));
 }
 
-// CLI11's words for what is wrong with the command line, as our Error.
+// As a user types it: "CKPT", "-o OUT", "--world-size N".
+std::string usage_text(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_name();
+  const std::string name = option.get_snames().empty() ? option.get_name() : "-" + option.get_snames()[0];
+  return is_switch(option) ? name : name + " " + option.get_type_name();
+}
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  }
+  return text;
+}
+
+void refuse_missing(const std::vector<const CLI::Option*>& options, const std::string& hint) {
+  std::vector<std::string> missing;
+  for (const CLI::Option* option : options) {
+    if (option->get_required() && option->count() == 0) missing.push_back(usage_text(*option));
+  }
+  if (missing.empty()) return;
+  throw Error(Exit::usage, "argument missing").saw(listed(missing), "nothing").try_(hint);
+}
+
+void refuse_several_values(const CLI::Option& option, const std::string& hint) {
+  if (is_switch(option)) return;  // -v -v means something, --json --json is harmless
+  const CLI::results_t& values = option.results();
+  if (values.size() <= static_cast<size_t>(std::max(1, option.get_items_expected_max()))) return;
+  std::vector<std::string> quoted;
+  for (const std::string& value : values) quoted.push_back("'" + value + "'");
+  throw Error(Exit::usage, "option given more than once")
+      .key(option.get_name())
+      .saw("one value", listed(quoted))
+      .try_(hint);
+}
+
+// A switch is "true" unless somebody wrote --switch=something.
+void refuse_value_of_switch(const CLI::Option& option, const std::string& hint) {
+  if (!is_switch(option)) return;
+  for (const std::string& value : option.results()) {
+    if (value == "true") continue;
+    throw Error(Exit::usage, "option takes no value").key(option.get_name()).found_only("'" + value + "'").try_(hint);
+  }
+}
+
+void refuse_bad_company(const CLI::Option& option, const std::string& hint) {
+  if (option.count() == 0) return;
+  for (const CLI::Option* other : option.get_excludes()) {
+    if (other->count() == 0) continue;
+    throw Error(Exit::usage, "options exclude each other")
+        .found_only(option.get_name() + " and " + other->get_name())
+        .try_(hint);
+  }
+  for (const CLI::Option* other : option.get_needs()) {
+    if (other->count() > 0) continue;
+    throw Error(Exit::usage, "option needs another one")
+        .key(option.get_name())
+        .saw(usage_text(*other), "nothing")
+        .try_(hint);
+  }
+}
+
+// What options were given that do not fit, in our words: CLI11's are for programmers.
+void refuse_misused_options(const std::vector<const CLI::Option*>& options, const CLI::ParseError& failure,
+                            const std::string& hint) {
+  const std::string text = failure.what();
+  for (const CLI::Option* option : options) {
+    refuse_several_values(*option, hint);
+    // Only CLI11's text says which option stands at the end of the line without its value.
+    if (dynamic_cast<const CLI::ArgumentMismatch*>(&failure) != nullptr && text.starts_with(option->get_name() + ":")) {
+      throw Error(Exit::usage, "value missing")
+          .key(option->get_name())
+          .saw(option->get_type_name(), "nothing")
+          .try_(hint);
+    }
+    if (dynamic_cast<const CLI::ConversionError*>(&failure) != nullptr) refuse_value_of_switch(*option, hint);
+    refuse_bad_company(*option, hint);
+  }
+}
+
+// What CLI11 found wrong with the command line, as our Error.
 [[noreturn]] void translate(const CLI::ParseError& failure, const CommandLine& line,
                             const std::vector<std::string>& arguments) {
   const CommandLine::Branch* branch = line.chosen();
+  const std::vector<std::string> rest = line.root->remaining(true);
+  const CLI::App& root = *line.root;
+  std::vector<const CLI::Option*> options = root.get_options();
+  // A mistyped name explains what is missing, so it is said first.
   if (branch == nullptr) {
-    const std::vector<std::string> rest = line.root->remaining();
+    refuse_misused_options(options, failure, help_hint(nullptr));
     if (rest.empty()) throw Error(Exit::usage, "no command given").try_("fsdpctl --help");
     if (rest[0].size() < 2 || rest[0][0] != '-') refuse_unknown_command(rest[0], arguments);
-    refuse_extra(nullptr, *line.root, rest[0], arguments);
+    refuse_extra(nullptr, root, rest[0], arguments);
   }
-  // A mistyped option explains a missing one, so it is named first.
-  const std::vector<std::string> rest = line.root->remaining(true);
   for (const std::string& extra : rest) {
     if (extra.size() > 1 && extra[0] == '-' && extra != "--") refuse_extra(branch, *branch->app, extra, arguments);
   }
+  const CLI::App& app = *branch->app;
+  const std::vector<const CLI::Option*> own = app.get_options();
+  options.insert(options.end(), own.begin(), own.end());
+  const std::string hint = help_hint(branch);
   if (dynamic_cast<const CLI::RequiredError*>(&failure) != nullptr) {
-    std::string name = failure.what();
-    const std::string tail = " is required";
-    if (name.ends_with(tail)) name.resize(name.size() - tail.size());
-    if (name == "A subcommand") throw Error(Exit::usage, "no command given").try_("fsdpctl --help");
-    throw Error(Exit::usage, "argument missing").saw(name, "nothing").try_(help_hint(branch));
+    refuse_missing(options, hint);
+    throw Error(Exit::usage, "no command given").try_("fsdpctl --help");
   }
-  if (!rest.empty()) refuse_extra(branch, *branch->app, rest[0], arguments);
-  throw Error(Exit::usage, "arguments do not fit").found_only(failure.what()).try_(help_hint(branch));
+  refuse_misused_options(options, failure, hint);
+  if (!rest.empty()) refuse_extra(branch, app, rest[0], arguments);
+  throw Error(Exit::usage, "arguments do not fit").try_(hint);
 }
 
 // No option and no argument means anything when it is empty; a script's unset variable does this.

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "lib/ckpt/select.h"
 #include "tools/command_line.h"
@@ -52,12 +55,37 @@ const Format* parse_format(const std::string& text, const FormatList& formats) {
       .try_(near.empty() ? "" : "--to " + near);
 }
 
+bool can_be_cast_to(DType dtype) {
+  return dtype_kind(dtype) == DTypeKind::floating && dtype != DType::float4_e2m1fn_x2;
+}
+
+// One dtype has one name here, PyTorch's first; what else people call it is understood, and answered with that name.
+std::string usual_dtype_name(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kOther[] = {
+      {"bf16", "bfloat16"}, {"fp16", "float16"}, {"f16", "float16"},   {"half", "float16"},
+      {"fp32", "float32"},  {"f32", "float32"},  {"float", "float32"}, {"single", "float32"},
+      {"fp64", "float64"},  {"f64", "float64"},  {"double", "float64"}};
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (text.starts_with("torch.")) text.erase(0, std::string_view("torch.").size());
+  for (const auto& other : kOther) {
+    if (text == other.first) return std::string(other.second);
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (can_be_cast_to(static_cast<DType>(i))) names.emplace_back(dtype_name(static_cast<DType>(i)));
+  }
+  return nearest_name(text, names);
+}
+
 DType parse_dtype(const std::string& text) {
   const std::optional<DType> dtype = dtype_from_name(text);
-  if (dtype && dtype_kind(*dtype) == DTypeKind::floating && *dtype != DType::float4_e2m1fn_x2) return *dtype;
+  if (dtype && can_be_cast_to(*dtype)) return *dtype;
+  const std::string meant = dtype ? "" : usual_dtype_name(text);
   throw Error(Exit::usage, "bad value")
       .key("--dtype")
-      .saw("a floating dtype by PyTorch's name, such as float32, bfloat16 or float8_e4m3fn", "'" + text + "'");
+      .saw("a floating dtype by PyTorch's name, such as float32, bfloat16 or float8_e4m3fn", "'" + text + "'")
+      .try_(meant.empty() ? "" : "--dtype " + meant);
 }
 
 RenameRule parse_rename(const std::string& text) {
@@ -175,7 +203,9 @@ Run declare(CLI::App& app, const FormatList& formats) {
       [options](const std::string& text) { options->max_shard_bytes = parse_shard_size(text); }, "SIZE",
       "safetensors directories: largest file; default 5GB");
   add_output_flags(app, options->output);
-  return [options](const Context& context) { return run_convert(*options, context); };
+  return [options](const Context& context) {
+    return with_verify_hint(options->input, [&] { return run_convert(*options, context); });
+  };
 }
 
 }  // namespace

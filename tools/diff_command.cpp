@@ -9,6 +9,7 @@
 #include "tools/engine_session.h"
 #include "tools/open_input.h"
 #include "tools/size_text.h"
+#include "tools/table.h"
 
 namespace fsdpctl {
 namespace {
@@ -22,8 +23,11 @@ struct Options {
 };
 
 std::string headline(const Options& options, const DiffReport& report, const Printer& printer) {
-  const std::string compared = fmt::format("{} and {} compared", count_text(report.compared_tensors, "tensor"),
-                                           count_text(report.compared_values, "other value"));
+  std::string compared = fmt::format("{} and {} compared", count_text(report.compared_tensors, "tensor"),
+                                     count_text(report.compared_values, "other value"));
+  if (!report.containers.empty()) {
+    compared += fmt::format("; {} of another class", count_text(report.containers.size(), "container"));
+  }
   if (!report.same()) {
     return fmt::format("{}: {}, {}", printer.paint(Style::bad, "different"),
                        count_text(report.differences.size(), "difference"), compared);
@@ -37,6 +41,16 @@ std::string headline(const Options& options, const DiffReport& report, const Pri
                       count_text(report.compared_tensors, "tensor"));
   }
   return fmt::format("{}: {}", printer.paint(Style::good, "same"), how);
+}
+
+// Said, and no difference: see ContainerChange.
+void print_containers(const std::vector<ContainerChange>& containers, Printer& printer) {
+  Table table({"container", "class"});
+  for (const ContainerChange& c : containers) {
+    printer.record("container", {{"key", c.key}, {"a", c.a}, {"b", c.b}});
+    if (!printer.json()) table.add({shown_key(c.key), c.a + " -> " + c.b});
+  }
+  if (!table.empty()) table.print(printer, 2);
 }
 
 Exit run_diff(const Options& options, const Context& context) {
@@ -66,6 +80,7 @@ Exit run_diff(const Options& options, const Context& context) {
   context.printer.remarks(sink.all());
   context.printer.text(headline(options, report, context.printer));
   print_differences(report.differences, context.printer);
+  print_containers(report.containers, context.printer);
   context.printer.record("summary", {{"schema_version", 1},
                                      {"a", options.a},
                                      {"b", options.b},
@@ -73,7 +88,8 @@ Exit run_diff(const Options& options, const Context& context) {
                                      {"differences", report.differences.size()},
                                      {"compared_tensors", report.compared_tensors},
                                      {"compared_values", report.compared_values},
-                                     {"by_fingerprint", report.by_fingerprint}});
+                                     {"by_fingerprint", report.by_fingerprint},
+                                     {"containers", report.containers.size()}});
   return report.same() ? Exit::ok : Exit::different;
 }
 
@@ -107,12 +123,15 @@ Command diff_command() {
           "Compares two checkpoints: tensors by name, dtype, shape and values, other state field by field. Format, "
           "placement and world "
           "size do not count, nor do the names that a format gives the parts (model, optim).\n\n"
+          "A value is named by its path, whatever holds it: where one side has a dict and the other an OrderedDict or "
+          "a Counter, a list and a tuple, or keys 0 and \"0\", but the same entries (DCP makes such changes), that is "
+          "listed as a container of another class and is no difference.\n\n"
           "Where both have a manifest and these record the same fingerprint, they are the same and no data is read, "
           "unless --data or --name is given. Otherwise every tensor is read once for its checksum, and those whose "
           "checksums differ are compared element by element.",
           {{"fsdpctl diff step-1200 step-1200-w3", "nothing was lost in resharding?"},
            {"fsdpctl diff --rtol 1e-3 --name 'model.*' a b", "weights only, with a tolerance"}},
-          {{0, "same"},
+          {{0, "same; classes of containers do not count"},
            {1, "different"},
            {2, "used wrongly"},
            {3, "one of them is damaged or incomplete"},

@@ -15,23 +15,33 @@ std::string values_text(const Difference& d) {
   if (d.different == 0 && d.max_abs == 0) return "values are equal";
   const std::string most = fmt::format("max abs {:.6g}, max rel {:.6g}", d.max_abs, d.max_rel);
   if (d.different == 0) return "values are within the tolerance, " + most;
-  std::string text = fmt::format("{} of {} differ, {}", count_text(d.different), count_text(d.elements, "element"), most);
+  std::string text =
+      fmt::format("{} of {} differ, {}", count_text(d.different), count_text(d.elements, "element"), most);
   if (!d.first_index.empty()) text += ", first at " + dims_text(d.first_index);
   return text;
+}
+
+// Values may be long lists; JSON has them whole.
+std::string clipped(const std::string& text) {
+  constexpr size_t kMost = 120;
+  if (text.size() <= kMost) return text;
+  size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return fmt::format("{} ... {} more", text.substr(0, end), count_text(text.size() - end, "byte"));
 }
 
 std::string detail(const Difference& d, const DifferenceWords& words) {
   switch (d.kind) {
     case Difference::Kind::missing:
-      return d.a + ", " + words.missing;
+      return clipped(d.a) + ", " + words.missing;
     case Difference::Kind::added:
-      return d.b + ", " + words.added;
+      return clipped(d.b) + ", " + words.added;
     case Difference::Kind::values:
       return values_text(d);
     case Difference::Kind::dtype:
       return d.a + " -> " + d.b + (d.elements > 0 ? ": " + values_text(d) : "");
     default:
-      return d.a + " -> " + d.b;
+      return clipped(d.a) + " -> " + clipped(d.b);
   }
 }
 
@@ -56,7 +66,8 @@ void print_differences(const std::vector<Difference>& differences, Printer& prin
   }
   if (differences.empty()) return;
   Table table({"kind", "name", "difference"});
-  for (const Difference& d : differences) table.add({std::string(difference_name(d.kind)), d.key, detail(d, words)});
+  for (const Difference& d : differences)
+    table.add({std::string(difference_name(d.kind)), shown_key(d.key), detail(d, words)});
   table.print(printer, 2);
 }
 

@@ -86,7 +86,7 @@ Run declare(CLI::App& app, const FormatList&) {
   app.add_flag("--tensors", options->tensors, "list tensors: key, dtype, shape, placement");
   app.add_flag("--pieces", options->pieces, "list pieces: where each box of each tensor lies");
   app.add_flag("--groups", options->groups, "list optimizer param groups with their hyperparameters and parameters");
-  app.add_flag("--extra", options->extra, "list everything that is not a tensor");
+  app.add_flag("--extra", options->extra, "list everything besides the tensors of model and optimizer");
   app.add_option("--name", options->name, "only what matches, by key or FQN; * matches dots too")->type_name("GLOB");
   app.add_flag("--fingerprint", options->fingerprint, "read the data: CRC-64/XZ of each tensor and of the checkpoint");
   app.add_flag("--sha256", options->sha256, "read the data: SHA-256 of each tensor's row-major little-endian bytes");

@@ -8,6 +8,7 @@
 #include "tools/inspect_command.h"
 #include "tools/size_text.h"
 #include "tools/table.h"
+#include "tools/value_text.h"
 
 namespace fsdpctl {
 namespace {
@@ -33,6 +34,15 @@ Json tensor_fields(const Inspected& inspected, const LeafInfo& leaf) {
   return fields;
 }
 
+// A table, or the line that says why there is none.
+void print_table(const Table& table, std::string_view things, const InspectOptions& options, Printer& printer) {
+  if (printer.json()) return;
+  printer.text("");
+  if (!table.empty()) return table.print(printer);
+  printer.text(options.name.empty() ? fmt::format("no {}", things)
+                                    : fmt::format("no {} match --name {}", things, visible(options.name)));
+}
+
 void print_tensors(const Inspected& inspected, const InspectOptions& options, Printer& printer) {
   const Checkpoint& checkpoint = inspected.opened.checkpoint;
   std::vector<std::string> head = {"tensor", "dtype", "shape", "bytes", "placement"};
@@ -48,16 +58,14 @@ void print_tensors(const Inspected& inspected, const InspectOptions& options, Pr
     }
     const TensorInfo& info = checkpoint.tensors[leaf.tensor];
     std::vector<std::string> row = {
-        std::string(leaf.path), std::string(dtype_name(info.dtype)), dims_text(info.shape),
+        shown_key(leaf.path), std::string(dtype_name(info.dtype)), dims_text(info.shape),
         size_text(checkpoint.bytes_of(leaf.tensor)),
-        leaf.alias ? "alias of " + std::string(info.key) : placement_text(stored_placement(checkpoint, leaf.tensor))};
+        leaf.alias ? "alias of " + shown_key(info.key) : placement_text(stored_placement(checkpoint, leaf.tensor))};
     if (options.fingerprint) row.push_back(inspected.sums.empty() ? "" : hex64(inspected.sums[leaf.tensor].crc64));
     if (options.sha256) row.push_back(inspected.sha256[leaf.tensor]);
     table.add(std::move(row));
   }
-  if (printer.json()) return;
-  printer.text("");
-  table.print(printer);
+  print_table(table, "tensors", options, printer);
 }
 
 void print_pieces(const Inspected& inspected, const InspectOptions& options, Printer& printer) {
@@ -78,28 +86,30 @@ void print_pieces(const Inspected& inspected, const InspectOptions& options, Pri
                                  {"stored", piece.encoding == Encoding::raw ? "raw" : "item"}});
         continue;
       }
-      table.add({std::string(leaf.path), box_text(piece.box), piece.rank < 0 ? "-" : std::to_string(piece.rank), file,
+      table.add({shown_key(leaf.path), box_text(piece.box), piece.rank < 0 ? "-" : std::to_string(piece.rank), file,
                  std::to_string(piece.offset), std::to_string(piece.length)});
     }
   }
-  if (printer.json()) return;
-  printer.text("");
-  table.print(printer);
+  print_table(table, "pieces of tensors", options, printer);
 }
 
-void print_group(const OptimizerInfo& optimizer, size_t index, Printer& printer) {
+Json group_fields(const OptimizerInfo& optimizer, size_t index) {
   const OptimizerGroup& group = optimizer.groups[index];
   Json fields = Json::object();
+  for (const auto& field : group.fields) {
+    fields[std::string(field.first)] = Json::parse(value_to_json(*field.second, JsonForm::shown));
+  }
+  return {{"optimizer", optimizer.path}, {"index", index}, {"fields", std::move(fields)}, {"params", group.params}};
+}
+
+void print_group(const Inspected& inspected, const OptimizerInfo& optimizer, size_t index, Printer& printer) {
+  if (printer.json()) return printer.record("group", group_fields(optimizer, index));
+  const OptimizerGroup& group = optimizer.groups[index];
   std::string text;
   for (const auto& field : group.fields) {
-    const std::string value = value_to_json(*field.second, JsonForm::shown);
-    fields[std::string(field.first)] = Json::parse(value);
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", field.first, value);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", field.first,
+                        value_text(*field.second, inspected.opened.checkpoint));
   }
-  printer.record(
-      "group",
-      {{"optimizer", optimizer.path}, {"index", index}, {"fields", std::move(fields)}, {"params", group.params}});
-  if (printer.json()) return;
   printer.text("");
   printer.text(printer.paint(
       Style::strong, fmt::format("{}group {}", optimizer.path.empty() ? "" : visible(optimizer.path) + " ", index)));
@@ -110,22 +120,21 @@ void print_group(const OptimizerInfo& optimizer, size_t index, Printer& printer)
 void print_extra(const Inspected& inspected, const InspectOptions& options, Printer& printer) {
   Table table({"value", "content"});
   for (const LeafInfo& leaf : inspected.parts.leaves) {
-    if (leaf.tensor != kNoTensor || !name_matches(options, leaf)) continue;
+    // Random states are tensors, and nobody looks for them among the weights. In JSON they have their record there.
+    if (leaf.tensor != kNoTensor && (printer.json() || leaf.part != Part::extra)) continue;
+    if (!name_matches(options, leaf)) continue;
     if (printer.closed()) return;
-    const std::string value = value_to_json(*leaf.value, JsonForm::shown);
     if (printer.json()) {
       printer.record("value", {{"key", leaf.path},
                                {"part", part_name(leaf.part)},
                                {"fqn", leaf.fqn},
                                {"field", leaf.field},
-                               {"value", Json::parse(value)}});
+                               {"value", Json::parse(value_to_json(*leaf.value, JsonForm::shown))}});
     } else {
-      table.add({std::string(leaf.path), value});
+      table.add({shown_key(leaf.path), value_text(*leaf.value, inspected.opened.checkpoint)});
     }
   }
-  if (printer.json()) return;
-  printer.text("");
-  table.print(printer);
+  print_table(table, "values", options, printer);
 }
 
 }  // namespace
@@ -137,7 +146,7 @@ void print_listings(const Inspected& inspected, const InspectOptions& options, P
   if (options.pieces) print_pieces(inspected, options, printer);
   if (options.groups) {
     for (const OptimizerInfo& optimizer : inspected.parts.optimizers) {
-      for (size_t i = 0; i < optimizer.groups.size(); ++i) print_group(optimizer, i, printer);
+      for (size_t i = 0; i < optimizer.groups.size(); ++i) print_group(inspected, optimizer, i, printer);
     }
   }
   if (options.extra) print_extra(inspected, options, printer);

@@ -46,7 +46,8 @@ std::string headline(const Inspected& inspected, const Printer& printer) {
                                                 ": " + count_text(errors, "problem");
   uint64_t tensors = 0, bytes = 0;
   for (const PartTotal& part : inspected.overview.parts) tensors += part.tensors, bytes += part.bytes;
-  const std::string ranks = checkpoint.world_size > 1 ? fmt::format(" of {} ranks", checkpoint.world_size) : "";
+  const std::string ranks =
+      checkpoint.world_size > 1 ? " of " + count_text(static_cast<uint64_t>(checkpoint.world_size), "rank") : "";
   return fmt::format("{}: {} checkpoint{}, {}, {}, {}", printer.paint(Style::strong, visible(inspected.path)),
                      checkpoint.format, ranks, count_text(tensors, "tensor"), size_text(bytes), verdict);
 }
@@ -83,8 +84,8 @@ std::string optimizer_text(const OptimizerOverview& optimizer) {
 }
 
 std::string state_text(const StateEntry& entry) {
-  if (entry.summary.empty()) return fmt::format("{}, {}", entry.path, count_text(entry.leaves, "value"));
-  return entry.path + ": " + entry.summary;
+  if (entry.summary.empty()) return fmt::format("{}, {}", shown_key(entry.path), count_text(entry.leaves, "value"));
+  return shown_key(entry.path) + ": " + entry.summary;
 }
 
 // Counters share a line; so does what no rule recognises, by its count.
@@ -102,10 +103,10 @@ void print_state(const std::vector<StateEntry>& state, Printer& printer) {
         printer.row("rng", state_text(entry));
         break;
       case StateKind::counter:
-        counters.push_back(entry.path.empty() ? entry.summary : entry.path + " " + entry.summary);
+        counters.push_back(shown_key(entry.path) + " " + entry.summary);
         break;
       case StateKind::other:
-        others.push_back(entry.path.empty() ? "the value itself" : entry.path);
+        others.push_back(shown_key(entry.path));
         break;
     }
   }
@@ -122,7 +123,7 @@ void print_text(const Inspected& inspected, Printer& printer) {
                             (checkpoint.format_detail.empty() ? "" : "; " + checkpoint.format_detail));
   printer.row("files",
               fmt::format("{}, {}", count_text(checkpoint.data_files.size(), "file"), size_text(overview.file_bytes)));
-  printer.row("world size", fmt::format("{}{}", checkpoint.world_size,
+  printer.row("world size", fmt::format("{}{}", count_text(static_cast<uint64_t>(checkpoint.world_size)),
                                         checkpoint.world_size_inferred ? ", inferred from the highest rank" : ""));
   std::string placements;
   for (const auto& placement : overview.placements) {

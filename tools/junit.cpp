@@ -64,6 +64,11 @@ std::string lines(const VerifyReport& report, bool errors) {
   return text;
 }
 
+// JUnit tells a test that failed from one that could not be run: not found, not readable.
+bool could_not_run(const VerifyReport& report) {
+  return report.exit_code() == Exit::failed;
+}
+
 }  // namespace
 
 bool looks_like_junit(std::string_view text) {
@@ -71,16 +76,18 @@ bool looks_like_junit(std::string_view text) {
 }
 
 std::string junit_text(const std::vector<VerifyReport>& reports) {
-  const auto failures =
-      std::count_if(reports.begin(), reports.end(), [](const VerifyReport& r) { return r.has_errors(); });
+  const auto failures = std::count_if(reports.begin(), reports.end(),
+                                      [](const VerifyReport& r) { return r.has_errors() && !could_not_run(r); });
+  const auto errors = std::count_if(reports.begin(), reports.end(), could_not_run);
   std::string text(kBegin);
-  text += fmt::format(" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"0\">\n", reports.size(), failures);
+  text += fmt::format(" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"0\">\n", reports.size(), failures, errors);
   for (const VerifyReport& report : reports) {
     text += fmt::format("  <testcase classname=\"fsdpctl.verify\" name=\"{}\">\n", escaped(report.path));
     const auto first = std::find_if(report.findings.begin(), report.findings.end(),
                                     [](const Finding& f) { return f.severity == Severity::error; });
     if (first != report.findings.end()) {
-      text += fmt::format("    <failure message=\"{}\">{}</failure>\n", escaped(first->what), lines(report, true));
+      const std::string_view tag = could_not_run(report) ? "error" : "failure";
+      text += fmt::format("    <{0} message=\"{1}\">{2}</{0}>\n", tag, escaped(first->what), lines(report, true));
     }
     const std::string others = lines(report, false);
     if (!others.empty()) text += fmt::format("    <system-out>{}</system-out>\n", others);

@@ -10,6 +10,7 @@
 #include "lib/base/checksum.h"
 #include "lib/base/file.h"
 #include "lib/ckpt/untie.h"
+#include "tools/change_text.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
 #include "tools/output_path.h"
@@ -61,7 +62,8 @@ Target make_target(const Job& job, const std::string& output, const TargetPlacem
 // One of each kind first: often one reason refuses every tensor of a model.
 std::vector<Finding> examples_first(std::vector<Finding> findings) {
   std::set<std::string> kinds;
-  std::stable_partition(findings.begin(), findings.end(), [&](const Finding& f) { return kinds.insert(f.what).second; });
+  std::stable_partition(findings.begin(), findings.end(),
+                        [&](const Finding& f) { return kinds.insert(f.what).second; });
   return findings;
 }
 
@@ -85,28 +87,14 @@ void check_carried(const Job& job, const Target& target, Printer& printer) {
       .try_(hint);
 }
 
-void print_changes(const std::vector<Change>& changes, Printer& printer) {
-  size_t shown = 0;
-  for (const Change& change : changes) {
-    printer.record("change", {{"kind", change.kind}, {"key", change.key}, {"detail", change.detail}});
-    if (printer.json() || shown == Printer::kMostFindings) continue;
-    ++shown;
-    printer.row(change.kind, change.key + (change.detail.empty() ? "" : ": " + change.detail));
-  }
-  if (!printer.json() && changes.size() > shown) {
-    printer.text(
-        fmt::format("  ... and {} more; --json and the manifest list all", count_text(changes.size() - shown)));
-  }
-}
-
 void print_result(const Job& job, const OutputOptions& options, const PublishResult& result, Printer& printer) {
   const bool ranks = job.format->capabilities().world_size;
-  std::string what =
-      fmt::format("{}{}, {}, {}", job.format->name(), ranks ? " of " + count_text(static_cast<uint64_t>(job.world_size), "rank") : "",
-                  count_text(result.files, "file"), size_text(result.bytes));
+  std::string what = fmt::format("{}{}, {}, {}", job.format->name(),
+                                 ranks ? " of " + count_text(static_cast<uint64_t>(job.world_size), "rank") : "",
+                                 count_text(result.files, "file"), size_text(result.bytes));
   if (options.worker && !options.dry_run && !result.published) {
-    what = fmt::format("share {} of {} is done ({}); the last worker to finish publishes", options.worker->index,
-                       options.worker->count, size_text(result.bytes_written));
+    what = fmt::format("share {} of {} is done ({}) in {}; the last worker to finish publishes", options.worker->index,
+                       options.worker->count, size_text(result.bytes_written), visible(result.partial));
   } else if (options.dry_run) {
     what = printer.paint(Style::attention, "would be written") + ": " + what + "; nothing was written";
   } else {
@@ -120,17 +108,18 @@ void print_result(const Job& job, const OutputOptions& options, const PublishRes
   }
   print_changes(result.changes, printer);
   Json summary = {{"schema_version", 1},
-                             {"output", options.path},
-                             {"format", job.format->name()},
-                             {"world_size", job.world_size},
-                             {"dry_run", options.dry_run},
-                             {"published", result.published},
-                             {"files", result.files},
-                             {"bytes", result.bytes},
-                             {"bytes_written", result.bytes_written},
-                             {"bytes_resumed", result.bytes_resumed},
-                             {"read_back", result.read_back},
-                             {"changes", result.changes.size()}};
+                  {"output", options.path},
+                  {"format", job.format->name()},
+                  {"world_size", job.world_size},
+                  {"dry_run", options.dry_run},
+                  {"published", result.published},
+                  {"files", result.files},
+                  {"bytes", result.bytes},
+                  {"bytes_written", result.bytes_written},
+                  {"bytes_resumed", result.bytes_resumed},
+                  {"read_back", result.read_back},
+                  {"changes", result.changes.size()}};
+  if (!result.published && !options.dry_run) summary["partial"] = result.partial;
   if (result.published) {
     summary["fingerprint"] = hex64(result.fingerprint);
     summary["source_fingerprint"] = hex64(result.source_fingerprint);
@@ -179,6 +168,17 @@ void check_output(const OutputOptions& options, const std::string& input, const 
     forced.clear();  // would be refused as well
   }
   if (!options.force) throw Error(Exit::usage, "output exists").at(output).try_(std::move(forced));
+}
+
+Exit with_verify_hint(const std::string& input, const std::function<Exit()>& run) {
+  try {
+    return run();
+  } catch (const Error& e) {
+    if (e.code() != Exit::damaged || !e.finding().hint.empty()) throw;
+    Finding finding = e.finding();
+    finding.hint = "fsdpctl verify --data " + shell_quoted(input);
+    throw Error(std::move(finding));
+  }
 }
 
 Exit write_output(Job job, const OutputOptions& options, const Context& context) {

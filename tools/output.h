@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,7 @@ void add_output_flags(CLI::App& app, OutputOptions& options);
 // Checks OUT against the input and the format, before anything is read: Error(usage) where OUT is, holds or lies in the
 // input, where its ending belongs to another format, where it exists without --force, or where it exists and is nothing
 // that --force may replace; Error(failed) where its directory does not exist.
-void check_output(const OutputOptions& options, const std::string& input, const Format& format,
-                  const Context& context);
+void check_output(const OutputOptions& options, const std::string& input, const Format& format, const Context& context);
 
 // What a run shall write.
 struct Job {
@@ -41,6 +41,9 @@ struct Job {
   std::vector<Change> changes;   // what was done to the content so far
   std::string arguments;         // identifies the run, for resuming
 };
+
+// Runs, and where the input turns out damaged adds the command that lists all damage.
+Exit with_verify_hint(const std::string& input, const std::function<Exit()>& run);
 
 // Error(refused) with everything that the format cannot carry, else publishes and prints the result.
 Exit write_output(Job job, const OutputOptions& options, const Context& context);

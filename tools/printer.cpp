@@ -61,7 +61,9 @@ std::string painted(Style style, std::string_view text) {
 std::string shortened(std::string_view text) {
   constexpr size_t kBegin = 400, kEnd = 200;
   if (text.size() <= kBegin + kEnd + 100) return visible(text);
-  const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };   // in a UTF-8 sequence
+  const auto continues = [&](size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  };  // in a UTF-8 sequence
   size_t begin = kBegin, end = text.size() - kEnd;
   while (begin > 0 && continues(begin)) --begin;
   while (end < text.size() && continues(end)) ++end;
@@ -88,6 +90,10 @@ std::string visible(std::string_view text) {
     }
   }
   return shown;
+}
+
+std::string shown_key(std::string_view key) {
+  return key.empty() ? "(root)" : std::string(key);
 }
 
 Json finding_fields(const Finding& finding) {

@@ -49,9 +49,9 @@ class Printer {
   // Warnings beside the answer; in JSON mode they are `finding` records on stdout. -q drops all but errors.
   void remark(const Finding& finding);
   void remarks(const std::vector<Finding>& findings, size_t most = kMostFindings);  // the first `most` in text
-  void error(const Error& error);                      // in JSON an `error` record
-  void detail(int level, std::string_view line);       // shown with -v (level 1) or -vv (2)
-  void raw_out(std::string_view text);                 // help, version, generated files: as it is, in either mode
+  void error(const Error& error);                                                   // in JSON an `error` record
+  void detail(int level, std::string_view line);  // shown with -v (level 1) or -vv (2)
+  void raw_out(std::string_view text);            // help, version, generated files: as it is, in either mode
   void flush();
 
  private:
@@ -92,6 +92,8 @@ class Progress {
 
 // "a\x1bb" for control characters; everything else as it is.
 std::string visible(std::string_view text);
+// A key or path in the tree; what lies at the root has an empty one.
+std::string shown_key(std::string_view key);
 // The fields of a finding, as in every JSON record that has one.
 Json finding_fields(const Finding& finding);
 

@@ -51,7 +51,9 @@ Run declare(CLI::App& app, const FormatList&) {
       "number of ranks to write for")
       ->required();
   add_output_flags(app, options->output);
-  return [options](const Context& context) { return run_reshard(*options, context); };
+  return [options](const Context& context) {
+    return with_verify_hint(options->input, [&] { return run_reshard(*options, context); });
+  };
 }
 
 }  // namespace

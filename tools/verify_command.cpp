@@ -138,7 +138,12 @@ Exit verify_one(const std::string& path, const Lock* expected, const VerifyComma
   throw_if_not_opened(report);
   print_report(report, options.data || options.count_nonfinite || options.write_manifest, context.printer);
   if (manifest) print_sealed(path, *manifest, context.printer);
-  return report.has_errors() ? report.exit_code() : lock_checks(path, expected, options, context);
+  if (report.has_errors()) return report.exit_code();
+  const Exit fits = lock_checks(path, expected, options, context);
+  if (fits == Exit::different) {  // for the JUnit report
+    reports.back().findings.push_back(error(fits, "not compatible").found_only("differences from " + options.against));
+  }
+  return fits;
 }
 
 void write_junit(const VerifyCommandOptions& options, const std::vector<VerifyReport>& reports) {
@@ -176,10 +181,13 @@ Exit run_verify(const VerifyCommandOptions& options, const Context& context) {
   std::vector<VerifyReport> reports;
   for (const std::string& path : options.paths) {
     Exit code = Exit::ok;
+    const size_t before = reports.size();
     try {
       code = verify_one(path, expected ? &*expected : nullptr, options, context, reports);
     } catch (const Error& e) {
       if (e.code() == Exit::interrupted || e.code() == Exit::terminated) throw;
+      if (reports.size() == before) reports.emplace_back().path = path;
+      if (!reports.back().has_errors()) reports.back().findings.push_back(e.finding());
       if (options.paths.size() == 1) {
         write_junit(options, reports);
         throw;

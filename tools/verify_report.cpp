@@ -56,7 +56,7 @@ void print_nonfinite(const VerifyReport& report, Printer& printer) {
   Table table({"tensor", "NaN", "Inf"});
   for (const NonFinite& n : report.nonfinite) {
     printer.record("nonfinite", {{"checkpoint", report.path}, {"key", n.key}, {"nan", n.nan}, {"inf", n.inf}});
-    if (!printer.json()) table.add({n.key, count_text(n.nan), count_text(n.inf)});
+    if (!printer.json()) table.add({shown_key(n.key), count_text(n.nan), count_text(n.inf)});
   }
   if (!table.empty()) table.print(printer, 2);
 }

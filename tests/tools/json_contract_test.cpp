@@ -90,6 +90,12 @@ TEST_F(Contract, WhatIsPrintedIsDocumentedAndTheReverse) {
   run({"convert", at("ckpt"), "-o", at("b.pt"), "--to", "torch", "--dtype", "bfloat16", "--progress", "always"});
   run({"reshard", at("ckpt"), "-o", at("w2"), "--world-size", "2"});
   run({"diff", at("ckpt"), at("b.pt")});
+  run({"convert", data + "odd-torch/containers.pt", "-o", at("c"), "--to", "dcp"});
+  run({"diff", data + "odd-torch/containers.pt", at("c")});
+  for (const char* worker : {"0/2", "1/2"}) {
+    run({"convert", at("ckpt"), "-o", at("worked.pt"), "--to", "torch", "--worker", worker});
+    run({"reshard", at("ckpt"), "-o", at("worked"), "--world-size", "3", "--worker", worker});
+  }
   run({"inspect", at("none")});
   run({"inspect", at("ckpt"), "--threads", "0"});
   run({"reshard", at("b.pt"), "-o", at("w3"), "--world-size", "3"});

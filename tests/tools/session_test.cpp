@@ -1,4 +1,5 @@
 // The commands end to end, through the binary, on the sample that the repository ships and on tests/data.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -110,6 +111,100 @@ TEST_F(Session, InspectNameChoosesByKeyAndByFqn) {
   EXPECT_EQ(count("nothing"), 0u);
 }
 
+TEST_F(Session, ATableOfNothingSaysSo) {
+  for (const char* table : {"--tensors", "--pieces", "--extra", "--sha256", "--fingerprint"}) {
+    const ProcessResult result = expect(0, {"inspect", kSample, table, "--name", "no.such"});
+    EXPECT_THAT(result.out, testing::ContainsRegex("\nno .* match --name no\\.such\n$")) << table;
+  }
+  EXPECT_THAT(expect(0, {"inspect", kSample, "--name", "no.such"}).err, testing::HasSubstr("nothing matches --name"));
+  const std::string one = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/bare_tensor.pt";
+  EXPECT_THAT(expect(0, {"inspect", one, "--extra"}).out, testing::EndsWith("\nno values\n"));
+}
+
+TEST_F(Session, WhatLiesAtTheRootHasAName) {
+  const std::string odd = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/";
+  EXPECT_THAT(expect(0, {"inspect", odd + "bare_int.pt", "--extra"}).out,
+              testing::AllOf(testing::HasSubstr("  counters    (root) 5\n"), testing::EndsWith("\n(root)  5\n")));
+  EXPECT_THAT(expect(0, {"inspect", odd + "bare_tensor.pt", "--tensors"}).out,
+              testing::HasSubstr("\n(root)  float32  "));
+  EXPECT_THAT(expect(1, {"diff", odd + "bare_int.pt", odd + "bare_tensor.pt"}).out, testing::HasSubstr("(root)"));
+}
+
+TEST_F(Session, ExtraValuesAreForPeopleOneShortLineEach) {
+  const std::string torch = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/containers.pt";
+  const std::string text = expect(0, {"inspect", torch, "--extra"}).out;
+  for (const char* line :
+       {"\nbytes          bytes[256]\n", "\ncounter        Counter{\"h\": 1, \"e\": 1, \"l\": 2, \"o\": 1}\n",
+        "\nset            set(1, 2, 3)\n", "\nnone           None\n", "\nbools          [True, False]\n",
+        "\ncomplex        (1.5-2.5j)\n", "\nbytearray      bytearray[3] 616263\n", "\nempty.1        ()\n"}) {
+    EXPECT_THAT(text, testing::HasSubstr(line));
+  }
+  const std::string rng = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/plain/checkpoint.pt";
+  EXPECT_THAT(expect(0, {"inspect", rng, "--extra"}).out, testing::ContainsRegex("tensor uint8 \\[[0-9]+\\]\n"));
+  const size_t table = text.find("\nvalue ");
+  ASSERT_NE(table, std::string::npos);
+  EXPECT_EQ(text.find("{\"", table), text.find("{\"h\"", table)) << "a tag of JSON";
+  for (size_t begin = table + 1; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    EXPECT_LT(end - begin, 220u) << text.substr(begin, end - begin);
+    begin = end + 1;
+  }
+}
+
+TEST_F(Session, FilesOfATrainerThatLieBesideAreNamed) {
+  const std::string model = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/params.pt";
+  expect(0, {"convert", model, "-o", at("model.safetensors"), "--to", "safetensors"});
+  for (const char* weights : {"pytorch_model.bin", "model.safetensors"}) {
+    const std::string directory = at(std::string("trainer-of-") + weights);
+    fs::create_directory(directory);
+    fs::copy(std::string(weights) == "pytorch_model.bin" ? model : at("model.safetensors"), directory + "/" + weights);
+    for (const char* name : {"optimizer.pt", "scheduler.pt", "rng_state.pth"}) fs::copy(model, directory + "/" + name);
+    std::ofstream(directory + "/trainer_state.json") << "{}";
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"inspect", directory}, {"convert", directory, "-o", at("out.pt"), "--to", "torch", "--dry-run"}}) {
+      const ProcessResult result = expect(0, arguments);
+      EXPECT_THAT(result.out + result.err,
+                  testing::AllOf(testing::HasSubstr("are not read"),
+                                 testing::HasSubstr("optimizer.pt, rng_state.pth, scheduler.pt\n"),
+                                 testing::HasSubstr("try:   fsdpctl inspect " + directory + "/optimizer.pt\n")));
+    }
+  }
+  fs::create_directory(at("only"));
+  fs::copy(model, at("only/x.pt"));
+  EXPECT_THAT(expect(4, {"inspect", at("only")}).err,
+              testing::HasSubstr("try:   fsdpctl inspect " + at("only/x.pt") + "\n"));
+}
+
+TEST_F(Session, SeveralSafetensorsFilesAreNamedOnceEach) {
+  const std::string model = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/params.pt";
+  fs::create_directory(at("d"));
+  expect(0, {"convert", model, "-o", at("d/a.safetensors"), "--to", "safetensors"});
+  fs::copy(at("d/a.safetensors"), at("d/b.safetensors"));
+  EXPECT_THAT(expect(4, {"inspect", at("d")}).err,
+              testing::AllOf(testing::HasSubstr("found a.safetensors, b.safetensors\n"),
+                             testing::HasSubstr("try:   fsdpctl inspect " + at("d/a.safetensors"))));
+}
+
+TEST_F(Session, AWholePickledModelSaysHowToSaveIt) {
+  const std::string whole = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/whole_module.pt";
+  EXPECT_THAT(expect(5, {"inspect", whole}).err, testing::HasSubstr("torch.save(model.state_dict(), PATH)"));
+}
+
+TEST_F(Session, AJunitReportTellsWhatFailedFromWhatCouldNotBeRun) {
+  fs::copy(kSample, at("bad"), fs::copy_options::recursive);
+  fs::resize_file(at("bad/__0_0.distcp"), 100);
+  expect(0, {"convert", kSample, "-o", at("other.pt"), "--to", "torch", "--dtype", "float16"});
+  expect(0, {"verify", kSample, "--write-lock", at("lock")});
+  expect(3,
+         {"verify", kSample, at("none"), at("bad"), at("other.pt"), "--against", at("lock"), "--junit", at("r.xml")});
+  const std::string xml = get_file(at("r.xml"));
+  EXPECT_THAT(xml, testing::HasSubstr("tests=\"4\" failures=\"2\" errors=\"1\""));
+  EXPECT_THAT(xml, testing::HasSubstr("<error message=\"no such file or directory\">"));
+  EXPECT_THAT(xml, testing::HasSubstr("<failure message=\"not compatible\">"));
+  expect(6, {"verify", at("none"), "--junit", at("r.xml")});
+  EXPECT_THAT(get_file(at("r.xml")), testing::HasSubstr("tests=\"1\" failures=\"0\" errors=\"1\""));
+}
+
 TEST_F(Session, SeveralCheckpointsAreAllTriedAndTheFirstFailureIsTheExitCode) {
   const ProcessResult result = expect(6, {"inspect", at("none"), kSample, at("nothing")});
   EXPECT_NE(result.out.find("dcp checkpoint"), std::string::npos);
@@ -195,7 +290,7 @@ TEST_F(Session, InspectShowsValuesThatAreNoDicts) {
   const ProcessResult tensor = expect(0, {"inspect", "--tensors", "--extra", odd + "bare_tensor.pt"});
   EXPECT_NE(tensor.out.find("1 tensor, "), std::string::npos) << tensor.out;
   const ProcessResult number = expect(0, {"inspect", "--extra", odd + "bare_int.pt"});
-  EXPECT_NE(number.out.find("counters    5\n"), std::string::npos) << number.out;
+  EXPECT_NE(number.out.find("counters    (root) 5\n"), std::string::npos) << number.out;
 }
 
 TEST_F(Session, InspectsFirstLineTellsUnsafeFromDamaged) {
@@ -346,6 +441,75 @@ TEST_F(Session, DiffSaysWhatAndWhere) {
   EXPECT_NE(text.find("float32 [4] -> bfloat16 [4]: values are equal"), std::string::npos) << text;
   const std::string near = expect(1, {"diff", "--rtol", "0.01", at("a.pt"), at("b.pt")}).out;
   EXPECT_NE(near.find("bfloat16 [11, 6]: values are within the tolerance, max abs "), std::string::npos) << near;
+}
+
+TEST_F(Session, ContainersOfAnotherClassAreSaidAndNoDifference) {
+  const std::string torch = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/2.13.0/odd-torch/containers.pt";
+  expect(0, {"convert", torch, "-o", at("dcp"), "--to", "dcp"});
+  for (const auto& [a, b] : {std::pair(torch, at("dcp")), std::pair(at("dcp"), torch)}) {
+    const ProcessResult result = expect(0, {"diff", "--json", a, b});
+    std::set<std::string> classes;
+    for (const nlohmann::json& object : json_lines(result.out)) {
+      EXPECT_NE(object["message_type"], "difference") << object;
+      if (object["message_type"] != "container") continue;
+      const bool forth = a == torch;
+      classes.insert(fmt::format("{}: {} -> {}", object["key"].get<std::string>(),
+                                 object[forth ? "a" : "b"].get<std::string>(),
+                                 object[forth ? "b" : "a"].get<std::string>()));
+    }
+    EXPECT_THAT(classes, testing::IsSupersetOf({"counter: Counter -> dict", "ordered: OrderedDict -> dict",
+                                                "dict: dict, some keys no strings -> dict"}));
+  }
+  const std::string text = expect(0, {"diff", torch, at("dcp")}).out;
+  EXPECT_THAT(text, testing::HasSubstr(" of another class\n"));
+  EXPECT_THAT(text, testing::HasSubstr("Counter -> dict"));
+  EXPECT_THAT(expect(0, {"diff", torch, at("dcp"), "--name", "ordered*"}).out,
+              testing::Not(testing::HasSubstr("Counter")));
+}
+
+TEST_F(Session, CastsAreSummedUpAndListedWhereAValueChanged) {
+  const std::vector<std::string> arguments = {kSample, "-o", at("out.pt"), "--to", "torch", "--dtype", "bfloat16"};
+  const auto with = [&](std::vector<std::string> more) {
+    fs::remove_all(at("out.pt"));
+    more.insert(more.end(), arguments.begin(), arguments.end());
+    return expect(0, more).out;
+  };
+  const std::string dry = with({"convert", "--dry-run"});
+  EXPECT_THAT(dry, testing::HasSubstr("cast        8 tensors in all, counted when they are written\n"));
+  EXPECT_THAT(dry, testing::Not(testing::HasSubstr("->")));
+
+  const std::string text = with({"convert"}), all = with({"-v", "convert"});
+  EXPECT_THAT(text, testing::ContainsRegex(
+                        "\n  cast        8 tensors in all, [0-9]+ values changed, 0 overflowed, 0 flushed to zero\n"));
+  EXPECT_THAT(text, testing::HasSubstr("model.core.tok.weight: float32 -> bfloat16, "));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("no value changed")));
+  EXPECT_THAT(all, testing::HasSubstr("float32 -> bfloat16, no value changed\n"));
+
+  uint64_t changed = 0, casts = 0;
+  for (const nlohmann::json& object : json_lines(with({"--json", "convert"}))) {
+    if (object["message_type"] != "change" || object["kind"] != "cast") continue;
+    ++casts;
+    changed += object["changed"].get<uint64_t>();
+    EXPECT_EQ(object["overflowed"], 0);
+    EXPECT_EQ(object["flushed"], 0);
+  }
+  EXPECT_EQ(casts, 8u);
+  EXPECT_THAT(text, testing::HasSubstr(fmt::format("8 tensors in all, {} values changed", changed)));
+}
+
+TEST_F(Session, ADamagedSourceLeavesNothingBehindAndSaysHowToSeeAllDamage) {
+  expect(0, {"convert", kSample, "-o", at("source.pt"), "--to", "torch", "--part", "model"});
+  fs::remove(at("source.pt.fsdpctl.json"));
+  // A byte of some tensor: found when its archive member is read whole.
+  const nlohmann::json piece = json_lines(expect(0, {"inspect", "--json", "--pieces", at("source.pt")}).out).at(1);
+  flip_byte(at("source.pt"), piece["offset"].get<uint64_t>());
+  for (const char* worker : {"", "1/2"}) {
+    std::vector<std::string> arguments = {"convert", at("source.pt"), "-o", at("out.pt"), "--to", "torch"};
+    if (*worker != 0) arguments.insert(arguments.end(), {"--worker", worker});
+    const ProcessResult result = expect(3, arguments);
+    EXPECT_THAT(result.err, testing::HasSubstr("  try:   fsdpctl verify --data " + at("source.pt") + "\n"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(work.path()), fs::directory_iterator()), 1) << worker;
+  }
 }
 
 TEST_F(Session, EveryActOnTheContentIsListed) {

@@ -153,6 +153,20 @@ TEST_P(Workers, ALauncherSaysWhichShare) {
   EXPECT_THAT(half.err, HasSubstr("WORLD_SIZE"));
 }
 
+TEST_P(Workers, OfDifferentCommandsAreTold) {
+  const ProcessResult first = run_fsdpctl(command(out, "0/2"));
+  EXPECT_EQ(first.exit_code, 0);
+  EXPECT_THAT(first.out, HasSubstr(out + ".partial-"));
+  EXPECT_EQ(first.err, "");
+  std::vector<std::string> other = command(out, "1/2");
+  other.insert(other.end(), {"--dtype", "float64"});
+  const ProcessResult second = run_fsdpctl(other);
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_THAT(second.out, HasSubstr("the last worker to finish publishes"));
+  EXPECT_THAT(second.err, HasSubstr("give all workers the same source and flags"));
+  EXPECT_FALSE(fs::exists(out));
+}
+
 TEST_P(Workers, BadSharesAreRefused) {
   for (const char* worker : {"", "1", "3/3", "-1/3", "0/0", "1/2/3", "a/b", "0/99999999999999999999", " 0/1"}) {
     const ProcessResult result = run_fsdpctl({"convert", source, "-o", out, "--to", GetParam(), "--worker", worker});
