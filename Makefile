@@ -41,7 +41,8 @@ bench:
 lint:
 	scripts/lint.sh
 
-install: build
+install: configure
+	cmake --build $(BUILD) --target fsdpctl_generated
 	cmake --install $(BUILD)
 
 clean:
