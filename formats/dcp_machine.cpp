@@ -67,9 +67,9 @@ void CellMachine::execute() {
         const uint32_t id = opcode == kBinGet ? byte_at(p) : load<uint32_t>(p);
         p += opcode == kBinGet ? 1 : 4;
         const Cell c = memo_.get(id);
-        if (c.is(Cell::global) && c.n() >= CellMeaning::kRowClass) {
+        if (c.is(Cell::global) && c.n() != CellMeaning::kOther) {
           leave();
-          if (!whole_object(c)) push(c);
+          if (!(c.n() == CellMeaning::kSizeClass ? whole_size() : whole_object(c))) push(c);
           enter();
         } else {
           *top++ = c;
@@ -291,6 +291,26 @@ void CellMachine::close() {
 }
 
 // ---- most of a real file at once
+
+// The torch.Size whose class was just fetched, if a tuple of few numbers follows. False, and nothing has happened, if not.
+bool CellMachine::whole_size() {
+  if (memo_.keeps_all()) return false;
+  const char* p = window_.at;
+  Cell dims[3];
+  size_t n = 0;
+  while (n < 3 && take_integer(p, dims[n])) ++n;
+  uint64_t memoized = 0;
+  const auto fixed = [&](size_t opcode) {        // and its MEMOIZE
+    if (byte_at(p) != opcode) return false;
+    for (++p; memo_.appends() && byte_at(p) == kMemoize; ++p) ++memoized;
+    return true;
+  };
+  if (n == 0 || !fixed(kTuple1 + n - 1) || !fixed(kTuple1) || !fixed(kReduce) || p > window_.end) return false;
+  memo_.skip(memoized);
+  push(store_.tuple(Cell::size, std::span(dims, n)));
+  window_.at = p;
+  return true;
+}
 
 // The object whose class was just fetched, if it looks like one before it. False, and nothing has happened, if not.
 bool CellMachine::whole_object(Cell cls) {

@@ -73,6 +73,7 @@ class CellMachine {
   void build();
   void build_object(std::span<const Cell> fields);
   void close();
+  bool whole_size();
   bool whole_object(Cell cls);
   bool learn(Patterns& patterns, const char*& end);
   void apply(ObjectPattern& pattern, Cell cls);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/checksum.h"
+#include "lib/base/parallel.h"
 #include "lib/ckpt/select.h"
 #include "lib/ckpt/tiling.h"
 #include "lib/ckpt/verify.h"
@@ -61,8 +62,14 @@ Exit inspect_one(const std::string& path, const InspectOptions& options, const C
   // Not strict: what can be read of a damaged checkpoint is shown, with what is wrong.
   FindingSink sink(false);
   inspected.opened = open_checkpoint(context.formats, path, sink, {options.follow_links});
-  check_tiling(inspected.opened.checkpoint, sink);
-  inspected.parts = find_parts(inspected.opened.checkpoint);
+  const Checkpoint& checkpoint = inspected.opened.checkpoint;
+  parallel_for(2, 2, [&](size_t i) {  // both only read it
+    if (i == 0) {
+      check_tiling(checkpoint, sink);
+    } else {
+      inspected.parts = find_parts(checkpoint);
+    }
+  });
   {
     EngineOptions quiet;
     quiet.threads = 1;
