@@ -1,7 +1,8 @@
 // Cells: what the pickle machine of `.metadata` computes with. 8 bytes each, plain data. Tuples, lists and dicts refer to
-// a CellStore that is wound back whenever an object is built, so that only what was folded into rows stays.
+// a CellStore that is wound back whenever an object is built, so that only what was folded into rows stays, and what is held.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -75,9 +76,14 @@ class CellStore {
     size_t pool = 0, parts = 0;
   };
   Mark mark() const { return {pool_.size(), parts_.size()}; }
-  void release(const Mark& mark) {                 // forgets every tuple, list and dict made since
-    pool_.resize(mark.pool);
-    parts_.resize(mark.parts);
+  void release(const Mark& mark) {                 // forgets every tuple, list and dict made since, but for those that are held
+    pool_.resize(std::max(mark.pool, held_.pool));
+    parts_.resize(std::max(mark.parts, held_.parts));
+  }
+  // Keeps a tuple, list or dict, and what it will get, although it is released. No cell that is lent.
+  void hold(Cell c) {
+    if (c.is(Cell::list) || c.is(Cell::dict)) holds_runs_ = true;
+    held_ = mark();
   }
 
  private:
@@ -98,6 +104,8 @@ class CellStore {
   std::vector<Cell> pool_;
   std::span<const Cell> lent_;
   std::vector<Part> parts_;
+  Mark held_;                                      // what was made before stays
+  bool holds_runs_ = false;
 };
 
 inline void CellStore::append(Cell run, std::span<const Cell> cells) {
@@ -113,6 +121,7 @@ inline void CellStore::append(Cell run, std::span<const Cell> cells) {
   if (last->count == 0) last->begin = begin;
   last->count += static_cast<uint32_t>(cells.size());
   pool_.insert(pool_.end(), cells.begin(), cells.end());
+  if (holds_runs_) held_ = mark();
 }
 
 inline std::vector<Cell> CellStore::contents(Cell run) const {

@@ -30,13 +30,14 @@ class DcpFold : public CellMeaning {
     kFqn, kOffset, kIndex, kRelativePath, kLength, kTransforms, kDtype, kWordCount,
   };
   static_assert(kWordCount == kDcpWords.size());
-  // `names` begins with kDcpWords; `size`: of the file; `keep_all`: as the machine's.
-  DcpFold(CellStore& store, NameTable& names, uint64_t size, bool keep_all);
+  // `names` begins with kDcpWords; `size`: of the file.
+  DcpFold(CellStore& store, NameTable& names, uint64_t size);
   Cell global(std::string_view module, std::string_view name) override { return globals_.number(module, name); }
   Cell call(Cell global, std::span<const Cell> args) override;
   void build(Cell object, std::span<const Cell> fields) override;
   void build_state(Cell object, Cell state) override;
   bool take(Cell dict, std::span<const Cell> items) override;
+  void hold(Cell value) override;
   // Ends its use. `result`: the value that the pickle is. Warnings go to `sink`, with the file's name.
   DcpMetadata finish(Cell result, int protocol, const std::string& name, FindingSink& sink);
 
@@ -93,7 +94,7 @@ class DcpFold : public CellMeaning {
 
   CellStore& store_;
   NameTable& names_;
-  bool keep_all_;
+  bool keep_tensors_ = false, keep_indices_ = false;   // rows of them may be used when their dict was taken
   DcpMetadata out_;
   DcpGlobals globals_;
   std::vector<Finding> warnings_;
@@ -106,7 +107,8 @@ class DcpFold : public CellMeaning {
   std::vector<PathDict> path_dicts_;
   Cell entries_, storage_;                  // the dicts that were taken
   std::vector<uint32_t> scratch_;
-  std::array<Dims, 256> known_dims_;        // by a hash: most of a big file's dims are the same few
+  static constexpr unsigned kDimsBits = 12;
+  std::vector<Dims> known_dims_{size_t{1} << kDimsBits};   // by a hash: most of a big file's dims are the same few thousand
   bool has_metadata_ = false;
   uint64_t claimed_chunks_ = 0, most_chunks_;   // of all tensors: sharing must not make much of little
 };

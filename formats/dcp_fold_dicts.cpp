@@ -5,7 +5,7 @@
 namespace fsdpctl {
 
 // Room that is reserved and not used costs nothing, growing costs copies.
-DcpFold::DcpFold(CellStore& store, NameTable& names, uint64_t size, bool keep_all) : store_(store), names_(names), keep_all_(keep_all), most_chunks_(size / kLeastChunk + 1) {
+DcpFold::DcpFold(CellStore& store, NameTable& names, uint64_t size) : store_(store), names_(names), most_chunks_(size / kLeastChunk + 1) {
   out_.chunks.reserve(size / 100);
   out_.storage.reserve(size / 100);
   out_.elements.reserve(size / 100);
@@ -21,6 +21,12 @@ bool DcpFold::take(Cell dict, Fields items) {
   else if (are_paths(items)) take_paths(dict, items);
   else return false;
   return true;
+}
+
+void DcpFold::hold(Cell value) {
+  const bool any = value.is(Cell::tuple) || value.is(Cell::list) || value.is(Cell::dict);   // these may hold either
+  keep_tensors_ = keep_tensors_ || any || is_a(value, DcpClass::tensor);
+  keep_indices_ = keep_indices_ || any || is_a(value, DcpClass::metadata_index);
 }
 
 // The keys' names, each by the number that all equal ones share. Valid until the next call.
@@ -48,7 +54,7 @@ void DcpFold::take_entries(Cell dict, Fields items) {
     if (entry_of_[keys[k]] != kNoDcpEntry) throw damaged_pickle("name is listed twice", std::string(fqn));
     entry_of_[keys[k]] = add_row(out_.entries, entry(fqn, items[2 * k + 1]));
   }
-  if (!keep_all_) tensors_.clear();
+  if (!keep_tensors_) tensors_.clear();
 }
 
 DcpEntry DcpFold::entry(std::string_view fqn, Cell value) {
@@ -94,7 +100,7 @@ void DcpFold::take_storage(Cell dict, Fields items) {
     row.box_dims = index.dims;
     storage_order_.push_back(at);
   }
-  if (!keep_all_) indices_.clear();
+  if (!keep_indices_) indices_.clear();
 }
 
 // Rows of storage were made in the order of their objects; they end in the order of the dict, one for each of its keys.

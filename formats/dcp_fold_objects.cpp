@@ -230,7 +230,7 @@ Dims DcpFold::dims(Cell size, const char* what) {
     numbers[d] = cells[d].value();
     hash = (hash ^ static_cast<uint64_t>(numbers[d])) * 0x9E3779B97F4A7C15u;
   }
-  Dims& known = known_dims_[hash >> 56];
+  Dims& known = known_dims_[hash >> (64 - kDimsBits)];
   const Dims wanted(numbers.data(), cells.size());
   if (known.size() != wanted.size() || !std::equal(known.begin(), known.end(), wanted.begin())) known = names_.arena()->store(wanted);
   return known;

@@ -25,8 +25,8 @@ size_t expected_memos(uint64_t size) { return static_cast<size_t>(size / 80); }
 
 }  // namespace
 
-CellMachine::CellMachine(CellStore& store, NameTable& names, CellMeaning& meaning, ByteWindow& window, bool keep_all)
-    : store_(store), names_(names), meaning_(meaning), window_(window), memo_(window.size(), expected_memos(window.size()), keep_all),
+CellMachine::CellMachine(CellStore& store, NameTable& names, CellMeaning& meaning, ByteWindow& window, const FetchedMemo* fetched)
+    : store_(store), names_(names), meaning_(meaning), window_(window), memo_(window.size(), expected_memos(window.size()), fetched),
       stack_(kStackRoom), top_(stack_.data()), room_(top_ + stack_.size()), floor_(top_), opcode_at_(window.at) {}
 
 std::optional<Cell> CellMachine::run() {
@@ -61,6 +61,7 @@ void CellMachine::execute() {
         }
         leave();
         check_bytes();
+        if (memo_.wants_next()) hold_top();
         memo_.memoize(this->top());
         break;
       case kBinGet: case kLongBinGet: {
@@ -118,7 +119,7 @@ void CellMachine::step(uint8_t opcode) {
     case kTuple2: return tuple(below(2));
     case kTuple3: return tuple(below(3));
     case kTuple: return tuple(pop_mark().depth);
-    case kEmptyDict: return push(memo_.keeps_all() ? store_.run(Cell::dict) : Cell(Cell::fresh_dict));
+    case kEmptyDict: return push(Cell(Cell::fresh_dict));
     case kEmptyList: return push(store_.run(Cell::list));
     case kSetItems: case kAppends: return append(pop_mark());
     case kSetItem: return append_one(2);
@@ -130,6 +131,7 @@ void CellMachine::step(uint8_t opcode) {
     case kBinPut: case kLongBinPut: {
       const uint64_t id = opcode == kBinPut ? number<uint8_t>() : number<uint32_t>();
       check_bytes();
+      if (memo_.wants(id)) hold_top();
       return memo_.put(id, top());
     }
     case kLong1: return integer_bytes(number<uint8_t>());
@@ -222,7 +224,7 @@ void CellMachine::append(const Mark& mark) {
       container = store_.run(Cell::dict);
     }
     if (!meaning_.take(container, cells)) store_.append(container, cells);
-    else if (!memo_.keeps_all() && container.ref() < mark.store.parts) store_.release(mark.store);   // what was made for the items alone
+    else if (container.ref() < mark.store.parts) store_.release(mark.store);   // what was made for the items alone
   } else if (container.is(Cell::list)) {
     store_.append(container, cells);
   } else if (!container.is(Cell::opaque) && !container.is(Cell::object)) {
@@ -286,26 +288,45 @@ void CellMachine::close() {
   const size_t depth = this->depth() - 1;
   forget_open(depth + 1);
   if (open_.empty() || open_.back().depth != depth) return;
-  if (!memo_.keeps_all()) store_.release(open_.back().store);
+  store_.release(open_.back().store);
   open_.pop_back();
+}
+
+// The value on top will be used again.
+void CellMachine::hold_top() {
+  Cell& held = top();
+  if (CellMemo::lasts(held)) return;
+  if (held.is(Cell::fresh_dict)) held = store_.run(Cell::dict);
+  if (!held.is(Cell::object)) store_.hold(held);
+  meaning_.hold(held);
 }
 
 // ---- most of a real file at once
 
+// Can `memoized` numbers of the memo be passed over, if those of `kept` (as bits) are not?
+bool CellMachine::may_skip(unsigned memoized, uint64_t kept) const {
+  return !memo_.is_exact() || (memoized < 64 && (memo_.wanted(memoized) & ~kept) == 0);
+}
+
+// Can `memoized` numbers of the memo be passed over, if those of `kept` (as bits) are not?
+bool CellMachine::may_skip(unsigned memoized, uint64_t kept) const {
+  return !memo_.is_exact() || (memoized < 64 && (memo_.wanted(memoized) & ~kept) == 0);
+}
+
 // The torch.Size whose class was just fetched, if a tuple of few numbers follows. False, and nothing has happened, if not.
 bool CellMachine::whole_size() {
-  if (memo_.keeps_all()) return false;
   const char* p = window_.at;
   Cell dims[3];
   size_t n = 0;
   while (n < 3 && take_integer(p, dims[n])) ++n;
-  uint64_t memoized = 0;
+  unsigned memoized = 0;
   const auto fixed = [&](size_t opcode) {        // and its MEMOIZE
     if (byte_at(p) != opcode) return false;
-    for (++p; memo_.appends() && byte_at(p) == kMemoize; ++p) ++memoized;
+    for (++p; memo_.counts() && byte_at(p) == kMemoize; ++p) ++memoized;
     return true;
   };
   if (n == 0 || !fixed(kTuple1 + n - 1) || !fixed(kTuple1) || !fixed(kReduce) || p > window_.end) return false;
+  if (!may_skip(memoized, 0)) return false;
   memo_.skip(memoized);
   push(store_.tuple(Cell::size, std::span(dims, n)));
   window_.at = p;
@@ -315,7 +336,6 @@ bool CellMachine::whole_size() {
 // The object whose class was just fetched, if it looks like one before it. False, and nothing has happened, if not.
 bool CellMachine::whole_object(Cell cls) {
   static_assert(ByteWindow::kSpare >= ObjectPattern::kReach);
-  if (memo_.keeps_all()) return false;
   if (cls.ref() >= patterns_.size()) patterns_.resize(cls.ref() + 1);
   Patterns& patterns = patterns_[cls.ref()];
   std::vector<ObjectPattern>& known = patterns.known;
@@ -326,6 +346,7 @@ bool CellMachine::whole_object(Cell cls) {
   }
   if (end == nullptr && !learn(patterns, end)) return false;
   if (end > window_.end) return false;           // cut short; somebody else says so
+  if (!may_skip(known[patterns.latest].memoized(), known[patterns.latest].kept())) return false;
   apply(known[patterns.latest], cls);
   window_.at = end;
   return true;
@@ -346,17 +367,25 @@ bool CellMachine::learn(Patterns& patterns, const char*& end) {
   return true;
 }
 
+// One of its own, that lasts, of a size whose cells are lent.
+Cell CellMachine::held_size(Cell lent) {
+  const Cell own = store_.tuple(Cell::size, store_.cells(lent));
+  store_.hold(own);
+  return own;
+}
+
 // What running the opcodes of the object would do.
 void CellMachine::apply(ObjectPattern& pattern, Cell cls) {
+  store_.lend(pattern.cells());
   for (const ObjectPattern::Late& late : pattern.late()) {
     memo_.skip(late.memoized);
-    const ObjectPattern::Found& found = pattern.found(late);
     Cell& cell = pattern.cell(late);
-    cell = late.is_text ? Cell(Cell::string, 0, names_.add(found.text)) : memo_.get(found.id);
-    if (late.kept) memo_.append(cell);
+    if (late.kind == ObjectPattern::Late::fetched) cell = memo_.get(pattern.found(late).id);
+    else if (late.kind == ObjectPattern::Late::text) cell = Cell(Cell::string, 0, names_.add(pattern.found(late).text));
+    if (!late.kept) continue;
+    memo_.append(late.kind == ObjectPattern::Late::size && memo_.wants_next() ? held_size(cell) : cell);
   }
   memo_.skip(pattern.memoized_last());
-  store_.lend(pattern.cells());
   const Cell object = meaning_.call(cls, {});
   if (!pattern.is_tuple()) {
     meaning_.build(object, pattern.fields());

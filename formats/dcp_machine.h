@@ -23,9 +23,9 @@ namespace fsdpctl {
 
 class CellMachine {
  public:
-  // `keep_all`: keep what a pickle may refer to twice, whatever it is. Real ones refer to strings and classes only.
-  CellMachine(CellStore& store, NameTable& names, CellMeaning& meaning, ByteWindow& window, bool keep_all);
-  // Runs to STOP; the one value that remains. nullopt: the pickle does refer to something that was not kept.
+  // `fetched`: what the pickle will fetch from its memo (null: strings and classes only, as most do).
+  CellMachine(CellStore& store, NameTable& names, CellMeaning& meaning, ByteWindow& window, const FetchedMemo* fetched);
+  // Runs to STOP; the one value that remains. nullopt: the pickle fetches something that was not kept, as nobody knew.
   std::optional<Cell> run();
   int protocol() const { return protocol_; }
   uint64_t offset() const { return window_.position(opcode_at_); }
@@ -73,9 +73,12 @@ class CellMachine {
   void build();
   void build_object(std::span<const Cell> fields);
   void close();
+  void hold_top();
   bool whole_size();
   bool whole_object(Cell cls);
   bool learn(Patterns& patterns, const char*& end);
+  bool may_skip(unsigned memoized, uint64_t kept) const;
+  Cell held_size(Cell lent);
   void apply(ObjectPattern& pattern, Cell cls);
   void global();
   void stack_global();

@@ -35,9 +35,8 @@ void CellMachine::rare_step(uint8_t opcode) {
     case kNewObjEx: pop(); return call_tuple();   // keyword arguments: of classes that do not matter here
     case kPopMark: return cut(pop_mark().depth);
     case kDup: {
-      const Cell c = top();
-      if (!CellMemo::lasts(c) && !memo_.keeps_all()) throw CellMemo::NotKept();
-      return push(c);
+      if (!CellMemo::lasts(top())) hold_top();
+      return push(top());
     }
     case kExt1: case kExt2: case kExt4: throw unsupported_pickle("pickle uses a registered extension");
     case kPersId: case kBinPersId: throw unsupported_pickle("pickle refers to objects outside it");
@@ -72,6 +71,7 @@ void CellMachine::old_step(uint8_t opcode) {
     case kGet: return push(memo_.get(old_memo_number()));
     case kPut: {
       const uint64_t id = old_memo_number();
+      if (memo_.wants(id)) hold_top();
       return memo_.put(id, top());
     }
     default: throw damaged_pickle("unknown pickle opcode", fmt::format("0x{:02x}", opcode));

@@ -20,6 +20,8 @@ class CellMeaning {
   virtual void build_state(Cell object, Cell state) = 0;
   // Items (key, value, ...) that go into a dict. True: they were taken, and the dict need not have them.
   virtual bool take(Cell dict, std::span<const Cell> items) = 0;
+  // This value may be used again, later than by what it is part of.
+  virtual void hold(Cell value) = 0;
 };
 
 }  // namespace fsdpctl

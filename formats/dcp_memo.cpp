@@ -5,8 +5,15 @@
 
 namespace fsdpctl {
 
-CellMemo::CellMemo(uint64_t limit, size_t expected, bool keep_all) : limit_(limit), keep_all_(keep_all) {
-  if (keep_all) return;
+namespace {
+const Cell kNotStored(Cell::none, 1, 0);
+}
+
+CellMemo::CellMemo(uint64_t limit, size_t expected, const FetchedMemo* fetched) : fetched_(fetched), limit_(limit) {
+  if (fetched != nullptr) {
+    cells_.assign(fetched->slots(), kNotStored);
+    return;
+  }
   ids_.reserve(expected);
   cells_.reserve(expected);
 }
@@ -18,7 +25,7 @@ void CellMemo::refuse(uint64_t id) {
 void CellMemo::memoize(Cell c) {
   if (numbering_ == Numbering::puts) throw Error(Exit::unsupported, "pickle mixes two ways to number its memo");
   numbering_ = Numbering::memoizes;
-  appends_ = !keep_all_;
+  appends_ = fetched_ == nullptr;
   store(next_, c);
 }
 
@@ -30,8 +37,8 @@ void CellMemo::put(uint64_t id, Cell c) {
 
 void CellMemo::store(uint64_t id, Cell c) {
   if (id >= limit_) refuse(id);
-  if (keep_all_) {
-    all_[id] = c;
+  if (fetched_ != nullptr) {
+    set(id, c);
     next_ = std::max(next_, id + 1);
     return;
   }
@@ -51,8 +58,9 @@ size_t CellMemo::position(uint64_t id) {
 }
 
 Cell CellMemo::find(uint64_t id) {
-  if (keep_all_) {
-    if (const auto kept = all_.find(id); kept != all_.end()) return kept->second;
+  if (fetched_ != nullptr) {
+    const Cell kept = fetched_->has(id) ? cells_[fetched_->slot(id)] : kNotStored;
+    if (kept != kNotStored) return kept;
   } else {
     const size_t at = position(id);
     if (at < ids_.size() && ids_[at] == id) {

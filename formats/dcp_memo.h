@@ -1,15 +1,15 @@
 // The memo of the pickle machine of `.metadata`: what a pickle stores by number and may fetch again.
 //
-// A real one stores millions of values and fetches only strings, classes and what functions returned, so only those are kept; numbers
-// ascend, so they lie in order. Where a pickle fetches something else, or numbers otherwise, NotKept is thrown: then it must be
-// read again with `keep_all`. Not thread-safe.
+// A real one stores millions of values and mostly fetches only strings, classes and what functions returned, so only those are kept;
+// numbers ascend, so they lie in order. Where a pickle fetches something else (one rank alone shares sizes), or numbers otherwise,
+// NotKept is thrown: then it is read again, knowing what it will fetch (scan_pickle), and exactly that is kept. Not thread-safe.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
+#include "formats/codec/pickle_scan.h"
 #include "formats/dcp_cells.h"
 
 namespace fsdpctl {
@@ -18,23 +18,31 @@ class CellMemo {
  public:
   struct NotKept {};
 
-  // `limit`: numbers from here on are refused (a pickle has fewer than bytes); `expected`: about how many will be kept.
-  CellMemo(uint64_t limit, size_t expected, bool keep_all);
+  // `limit`: numbers from here on are refused (a pickle has fewer than bytes); `expected`: about how many will be kept. `fetched`:
+  // what will be fetched, or null if nobody knows; must outlive it.
+  CellMemo(uint64_t limit, size_t expected, const FetchedMemo* fetched);
 
-  bool keeps_all() const { return keep_all_; }
-  // May values that do not last be skipped with append()? From the first memoize() on, if not all are kept.
+  bool is_exact() const { return fetched_ != nullptr; }
+  // Does MEMOIZE give numbers here? From the first memoize() on.
+  bool counts() const { return numbering_ == Numbering::memoizes; }
+  // May MEMOIZE be append()?
   bool appends() const { return appends_; }
-  uint64_t next() const { return next_; }                // the number that append() gives
+  // Will what MEMOIZE, or PUT with this number, stores now be fetched, so that it must last?
+  bool wants_next() const { return wants(next_); }
+  bool wants(uint64_t id) const { return fetched_ != nullptr && fetched_->has(id); }
+  // Of the next `count` (at most 63) numbers, those that will be fetched, as bits.
+  uint64_t wanted(unsigned count) const { return fetched_ == nullptr ? 0 : fetched_->bits(next_) & ((uint64_t{1} << count) - 1); }
   static bool lasts(Cell c) {
     constexpr uint32_t kLasting = ((2U << Cell::global) - 1) | (1U << Cell::opaque);
     return ((kLasting >> c.kind()) & 1) != 0;
   }
 
-  void append(Cell c) {                                  // MEMOIZE, where appends()
-    if (lasts(c)) keep(next_, c);
+  void append(Cell c) {                                  // MEMOIZE, where counts()
+    if (fetched_ != nullptr) set(next_, c);
+    else if (lasts(c)) keep(next_, c);
     ++next_;
   }
-  void skip(uint64_t count) { next_ += count; }          // of values that do not last
+  void skip(uint64_t count) { next_ += count; }          // of values that do not last, or nobody fetches
   void memoize(Cell c);                                  // MEMOIZE, anywhere
   void put(uint64_t id, Cell c);                         // PUT and its relatives
 
@@ -53,6 +61,9 @@ class CellMemo {
   static constexpr size_t kRecent = 1024;
 
   void store(uint64_t id, Cell c);
+  void set(uint64_t id, Cell c) {
+    if (fetched_->has(id)) cells_[fetched_->slot(id)] = c;
+  }
   void keep(uint64_t id, Cell c) {
     if (id > UINT32_MAX) refuse(id);
     ids_.push_back(static_cast<uint32_t>(id));
@@ -66,11 +77,10 @@ class CellMemo {
   std::vector<uint32_t> ids_;                            // of what is kept, ascending
   std::vector<Cell> cells_;
   size_t near_ = 0;                                      // where find() was last
-  std::unordered_map<uint64_t, Cell> all_;               // with keep_all, instead
+  const FetchedMemo* fetched_;                           // where known: the slots of cells_; ids_ is not used then
   uint64_t next_ = 0;                                    // numbers below were stored
   uint64_t limit_;
   Numbering numbering_ = Numbering::unknown;
-  bool keep_all_;
   bool appends_ = false;
 };
 

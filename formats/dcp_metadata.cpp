@@ -2,19 +2,20 @@
 
 #include <optional>
 
+#include "formats/codec/pickle_scan.h"
 #include "formats/dcp_fold.h"
 #include "formats/dcp_machine.h"
 
 namespace fsdpctl {
 namespace {
 
-// nullopt: the pickle refers to something that was not kept.
-std::optional<DcpMetadata> fold(const ByteWindow::Read& read, uint64_t size, const std::string& name, bool keep_all, FindingSink& sink) {
+// nullopt: the pickle fetches something that was not kept.
+std::optional<DcpMetadata> fold(const ByteWindow::Read& read, uint64_t size, const std::string& name, const FetchedMemo* fetched, FindingSink& sink) {
   CellStore store;
   NameTable names(kDcpWords, size / 400);
-  DcpFold meaning(store, names, size, keep_all);
+  DcpFold meaning(store, names, size);
   ByteWindow window(read, size);
-  CellMachine machine(store, names, meaning, window, keep_all);
+  CellMachine machine(store, names, meaning, window, fetched);
   try {
     const std::optional<Cell> result = machine.run();
     if (!result) return std::nullopt;
@@ -30,8 +31,9 @@ std::optional<DcpMetadata> fold(const ByteWindow::Read& read, uint64_t size, con
 
 DcpMetadata read_dcp_metadata(const DcpRead& read, uint64_t size, const std::string& name, FindingSink& sink) {
   if (size == 0) throw Error(Exit::damaged, "metadata is empty").at(name).saw("a pickle", "0 bytes");
-  if (std::optional<DcpMetadata> metadata = fold(read, size, name, false, sink)) return *std::move(metadata);
-  return fold(read, size, name, true, sink).value();
+  if (std::optional<DcpMetadata> metadata = fold(read, size, name, nullptr, sink)) return *std::move(metadata);
+  const PickleScan scan = scan_pickle(read, size, name);
+  return fold(read, size, name, &scan.fetched, sink).value();
 }
 
 }  // namespace fsdpctl

@@ -69,6 +69,7 @@ class PatternLearner {
 
  private:
   using Hole = ObjectPattern::Hole;
+  using Late = ObjectPattern::Late;
 
   // An opcode without arguments, and its MEMOIZE.
   bool fixed(uint8_t opcode) {
@@ -79,8 +80,9 @@ class PatternLearner {
 
   bool memoizes() {
     for (; byte_at(p_) == kMemoize; ++p_) {
-      if (!memo_.appends() || memoized_ == 255) return false;
+      if (!memo_.counts() || memoized_ == 255) return false;
       ++memoized_;
+      ++pattern_.memoized_;
     }
     return true;
   }
@@ -114,11 +116,29 @@ class PatternLearner {
   // The same, of a text or what is fetched: as a field of its own.
   bool late_field(Hole::Kind kind, const char* end) {
     if (!has_room() || !hole(kind, pattern_.field_count_, end)) return false;
-    auto& late = pattern_.late_[pattern_.late_count_++];
-    late.hole = static_cast<uint8_t>(pattern_.hole_count_ - 1);
-    late.cell = static_cast<uint8_t>(pattern_.field_count_++);
-    late.is_text = kind == Hole::text;
+    if (!late(kind == Hole::text ? Late::text : Late::fetched)) return false;
+    pattern_.late_[pattern_.late_count_ - 1].hole = static_cast<uint8_t>(pattern_.hole_count_ - 1);
+    ++pattern_.field_count_;
+    return true;
+  }
+
+  // The field that comes next.
+  bool late(Late::Kind kind) {
+    if (pattern_.late_count_ == pattern_.late_.size()) return false;
+    Late& late = pattern_.late_[pattern_.late_count_++];
+    late.kind = kind;
+    late.cell = static_cast<uint8_t>(pattern_.field_count_);
     return close_memoized(late.memoized);
+  }
+
+  // The MEMOIZE of the last late one.
+  bool keep() {
+    if (!memo_.counts()) return false;
+    ++p_;
+    pattern_.late_[pattern_.late_count_ - 1].kept = true;
+    if (pattern_.memoized_ < 64) pattern_.kept_ |= uint64_t{1} << pattern_.memoized_;
+    ++pattern_.memoized_;
+    return true;
   }
 
   bool number(size_t cell) {
@@ -152,13 +172,13 @@ class PatternLearner {
     }
   }
 
-  // Strings differ, and are what names are fetched as; everything else is the same in each object.
+  // Strings differ, and are what names are fetched as, and sizes where they are shared; everything else is the same in each object.
   bool fetched() {
     const char* end = p_;
     uint32_t id = 0;
     take_fetch(end, id);
     const Cell c = memo_.get(id);
-    if (c.is(Cell::string)) return late_field(Hole::fetched, end);
+    if (c.is(Cell::string) || c.is(Cell::size)) return late_field(Hole::fetched, end);
     p_ = end;
     if (c.is(Cell::global) && c.n() == CellMeaning::kSizeClass) return size();
     return field(c);
@@ -167,9 +187,7 @@ class PatternLearner {
   bool text() {
     constexpr int kMostTexts = 2;                // each may reach 257 bytes far
     if (texts_++ == kMostTexts || !late_field(Hole::text, p_ + 2 + byte_at(p_ + 1))) return false;
-    if (byte_at(p_) != kMemoize) return true;
-    pattern_.late_[pattern_.late_count_ - 1].kept = true;
-    return memo_.appends() && byte_at(++p_) != kMemoize;
+    return byte_at(p_) != kMemoize || (keep() && byte_at(p_) != kMemoize);
   }
 
   // torch.Size, called with a tuple of numbers.
@@ -184,8 +202,10 @@ class PatternLearner {
     const size_t dims = sizes_ - first;
     const int made = marked ? kTuple : dims == 0 ? kEmptyTuple : kTuple1 + static_cast<int>(dims) - 1;
     if (!marked && dims > 3) return false;
-    if (!fixed(static_cast<uint8_t>(made)) || !fixed(kTuple1) || !fixed(kReduce)) return false;
-    return field(Cell(Cell::size, static_cast<uint32_t>(dims), CellStore::kLent + static_cast<uint32_t>(first)));
+    if (!fixed(static_cast<uint8_t>(made)) || !fixed(kTuple1) || byte_at(p_) != kReduce) return false;
+    ++p_;
+    if (memo_.is_exact() && byte_at(p_) == kMemoize && (!late(Late::size) || !keep())) return false;
+    return memoizes() && field(Cell(Cell::size, static_cast<uint32_t>(dims), CellStore::kLent + static_cast<uint32_t>(first)));
   }
 
   const char* p_;

@@ -29,12 +29,14 @@ class ObjectPattern {
     uint8_t before = 0;                          // fixed bytes before it
     uint8_t cell = 0;
   };
-  // A hole that match() leaves to the caller, who sets its cell: a string, or the number of what is fetched from the memo.
+  // What match() leaves to the caller: holes whose cell he sets (a string, or what is fetched from the memo), and where it is known
+  // what will be fetched, sizes, which may be among that.
   struct Late {
+    enum Kind : uint8_t { text, fetched, size };
+    Kind kind = text;
     uint8_t hole = 0, cell = 0;
     uint8_t memoized = 0;                        // MEMOIZEs since the one before
-    bool is_text = false;
-    bool kept = false;                           // a text with a MEMOIZE of its own
+    bool kept = false;                           // has a MEMOIZE of its own, which is not counted there
   };
   struct Found {
     std::string_view text;
@@ -53,7 +55,9 @@ class ObjectPattern {
   std::span<const Cell> fields() const { return {cells_.data(), field_count_}; }
   std::span<const Cell> cells() const { return cells_; }
   bool is_tuple() const { return tuple_; }       // the state is a tuple of the fields, not a dict
-  uint8_t memoized_last() const { return memoized_last_; }   // MEMOIZEs behind the last late hole
+  uint8_t memoized_last() const { return memoized_last_; }   // MEMOIZEs behind the last late one
+  unsigned memoized() const { return memoized_; }            // all of them
+  uint64_t kept() const { return kept_; }                    // those of Late::kept, as bits
 
  private:
   friend class PatternLearner;
@@ -67,6 +71,8 @@ class ObjectPattern {
   size_t hole_count_ = 0, late_count_ = 0, field_count_ = 0;
   uint8_t last_ = 0;                             // fixed bytes behind the last hole
   uint8_t memoized_last_ = 0;
+  unsigned memoized_ = 0;
+  uint64_t kept_ = 0;
   bool tuple_ = false;
 };
 

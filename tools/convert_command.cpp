@@ -143,7 +143,7 @@ Exit run_convert(const Options& options, const Context& context) {
   check_output(options.output, options.input, *options.format, context);
   FindingSink sink;
   Opened opened = open_input(context, options.input, sink, options.output.follow_links);
-  resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
+  if (!options.output.dry_run) resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
   context.printer.remarks(sink.all());
   Job job;
   const Checkpoint selected = select(opened.checkpoint, selection, job.changes);

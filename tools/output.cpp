@@ -134,7 +134,7 @@ void add_output_flags(CLI::App& app, OutputOptions& options) {
   app.add_flag(
       "--force", options.force,
       "replace an existing OUT that is a checkpoint or empty, in one step and only when the new one is proven");
-  app.add_flag("--dry-run", options.dry_run, "say what would be written, and write nothing");
+  app.add_flag("--dry-run", options.dry_run, "say what would be written, from metadata alone, and write nothing");
   app.add_flag("--no-read-back", options.no_read_back, "do not read the output back to compare it with the source");
   add_value(
       app, "--worker", [&options](const std::string& text) { options.worker = parse_worker(text); }, "I/N|auto",

@@ -30,7 +30,7 @@ Exit run_reshard(const Options& options, const Context& context) {
   Opened opened = open_input(context, options.input, sink, options.output.follow_links);
   check_format(options, opened.checkpoint, *opened.format);
   check_output(options.output, options.input, *opened.format, context);
-  resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
+  if (!options.output.dry_run) resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
   context.printer.remarks(sink.all());
   Job job;
   job.verb = "reshard";

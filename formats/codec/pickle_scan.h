@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,11 @@ class FetchedMemo {
   size_t slots() const { return slots_; }
   bool has(uint64_t id) const { return id / 64 < words_.size() && (words_[id / 64].bits >> (id % 64) & 1); }
   uint64_t next(uint64_t id) const;     // the first member from `id` on, or kNone
+  uint64_t bits(uint64_t id) const {    // of `id` and the 63 numbers behind it: which are members, lowest first
+    const uint64_t word = id / 64, shift = id % 64;
+    const uint64_t low = word < words_.size() ? words_[word].bits >> shift : 0;
+    return shift == 0 || word + 1 >= words_.size() ? low : low | words_[word + 1].bits << (64 - shift);
+  }
   size_t slot(uint64_t id) const {      // requires has(id)
     if (id < kLow) return id;
     const Word& word = words_[id / 64];
@@ -53,7 +60,7 @@ class FetchedMemo {
 };
 
 struct PickleScan {
-  size_t consumed = 0;                  // bytes up to and including STOP
+  uint64_t consumed = 0;                // bytes up to and including STOP
   int protocol = 0;
   uint64_t opcodes = 0;
   FetchedMemo fetched;
@@ -65,5 +72,9 @@ inline constexpr const char* kPickleCutShort = "pickle cut short";
 // Error(damaged) where the stream is cut short or has an unknown opcode, Error(unsupported) for extension codes and
 // out-of-band buffers; with the file and offset.
 PickleScan scan_pickle(Bytes stream, const std::string& name, uint64_t base);
+
+// The same of a file of `size` bytes that is read in blocks, and once.
+using PickleRead = std::function<void(uint64_t offset, std::span<std::byte> out)>;
+PickleScan scan_pickle(const PickleRead& read, uint64_t size, const std::string& name);
 
 }  // namespace fsdpctl

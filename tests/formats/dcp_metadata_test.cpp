@@ -14,6 +14,7 @@
 #include "formats/dcp_metadata_writer.h"
 #include "lib/base/box.h"
 #include "tests/support/error_of.h"
+#include "tests/support/python_metadata.h"
 #include "tests/support/temp_dir.h"
 
 namespace fsdpctl {
@@ -320,6 +321,43 @@ TEST(DcpMetadata, KeepsWhatIsSharedWhereSomethingIs) {
   shared.replace(second - 2, four.size() + 2, "h\xFA");   // with the reference to torch.Size before it
   shared.insert(first + four.size(), "q\xFA");
   EXPECT_EQ(lines_of(fold(shared)), expected);
+}
+
+// Whatever is shared, and however Python wrote it, it means the same.
+TEST(DcpMetadata, SharedObjectsMeanTheSameInEveryProtocol) {
+  PythonMetadata plain;
+  plain.tensors = 7;
+  plain.ranks = 5;
+  const Lines expected = lines_of(fold(python_metadata(plain)));
+  ASSERT_EQ(expected.size(), 7u + 35u);
+  EXPECT_THAT(expected[3], HasSubstr("[4, 0][2, 256] [6, 0][2, 256]"));
+  for (int protocol = 2; protocol <= 5; ++protocol) {
+    for (int shared = 0; shared < 8; ++shared) {
+      SCOPED_TRACE(testing::Message() << "protocol " << protocol << ", shared " << shared);
+      PythonMetadata what = plain;
+      what.protocol = protocol;
+      what.shared_sizes = (shared & 1) != 0;
+      what.shared_properties = (shared & 2) != 0;
+      what.shared_chunk_sizes = (shared & 4) != 0;
+      EXPECT_EQ(lines_of(fold(python_metadata(what))), expected);
+    }
+  }
+}
+
+// An object that is fetched at the end makes the reader keep what is fetched, and no more.
+TEST(DcpMetadata, RealFilesMeanTheSameWhereSomethingIsShared) {
+  size_t tried = 0;
+  for (const fs::path& path : real_files()) {
+    std::string pickle = file_text(path);
+    if (pickle[1] < 4 || pickle.find("\x81\x94}\x94(") > 200) continue;
+    SCOPED_TRACE(path);
+    FindingSink sink(false), again(false);
+    const Lines expected = lines_of(fold(pickle, sink));
+    pickle.insert(pickle.size() - 1, "h\3" "0");   // the Metadata itself: BINGET 3, POP
+    EXPECT_EQ(lines_of(fold(pickle, again)), expected);
+    ++tried;
+  }
+  EXPECT_GT(tried, 0u);
 }
 
 struct Bad {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tests/support/process.h"
+#include "tests/support/python_metadata.h"
 #include "tests/support/temp_dir.h"
 
 #if defined(__has_feature)
@@ -78,6 +79,18 @@ class Memory : public testing::Test {
     return path;
   }
 
+  // Metadata as Python writes it of many ranks; the files are holes, which no plan looks into.
+  std::string plan(const PythonMetadata& what) {
+    const std::string path = dir / fmt::format("plan-{}", ++outputs_);
+    put_file(path + "/.metadata", python_metadata(what));
+    for (int64_t r = 0; r < what.ranks; ++r) {
+      const std::string file = fmt::format("{}/__{}_0.distcp", path, r);
+      put_file(file, "");
+      fs::resize_file(file, static_cast<uint64_t>(what.tensors) * what.item_bytes);
+    }
+    return path;
+  }
+
   // Runs with --max-memory and four threads; the peak in KiB.
   long peak(std::vector<std::string> arguments, int exit_code = 0) {
     std::string line;
@@ -136,6 +149,22 @@ TEST_F(Memory, TensorsAndPiecesCostWhatTheyMay) {
   EXPECT_LT(peak({"convert", many(tensors), "-o", cut, "--to", "dcp", "--world-size", std::to_string(ranks)}), kMaxMemoryKib + kProgramKib + 3 * catalog);
   EXPECT_LT(peak({"inspect", cut}), kProgramKib + catalog);
   EXPECT_LT(peak({"reshard", cut, "-o", output(), "--world-size", "3"}), kMaxMemoryKib + kProgramKib + 3 * catalog);
+}
+
+TEST_F(Memory, PiecesCostWhatTheyMayHoweverTheyWerePickled) {
+  PythonMetadata what;
+  what.tensors = 100;
+  what.ranks = 1000;
+  const long catalog = (what.tensors * 256 + what.tensors * what.ranks * 128) / 1024;
+  for (const auto& [protocol, shared] : std::vector<std::pair<int, bool>>{{4, false}, {4, true}, {5, true}, {3, false}, {2, true}}) {
+    SCOPED_TRACE(testing::Message() << "protocol " << protocol << (shared ? ", sizes shared" : ""));
+    what.protocol = protocol;
+    what.shared_sizes = what.shared_properties = what.shared_chunk_sizes = shared;
+    const std::string source = plan(what);
+    EXPECT_LT(peak({"inspect", source}), kProgramKib + catalog);
+    EXPECT_LT(peak({"reshard", source, "-o", output(), "--world-size", "768", "--dry-run"}), kProgramKib + 2 * catalog);
+    fs::remove_all(source);
+  }
 }
 
 }  // namespace
