@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "formats/dcp_files.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 // Chunks with the same offset are few, or somebody plays tricks.
 constexpr size_t kMaxTwins = 64;
-
-uint64_t end_of(const DcpStorage& row) { return row.offset + std::min(row.length, UINT64_MAX - row.offset); }
 
 }  // namespace
 
@@ -31,7 +30,7 @@ void DcpCatalog::add(DcpMetadata metadata) {
   match_items();
   locate_items();
   report_files();
-  check_overlaps();
+  if (!metadata_.apart || files_share_names()) check_overlaps();
   add_entries();
 }
 
@@ -45,8 +44,8 @@ const std::vector<uint32_t>& DcpCatalog::sorted_chunks(uint32_t e) {
     sorted.resize(entry.chunk_count);
     std::iota(sorted.begin(), sorted.end(), entry.first_chunk);
     std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) {
-      const int64_t *x = metadata_.chunks[a].offset, *y = metadata_.chunks[b].offset;
-      return std::lexicographical_compare(x, x + entry.shape.size(), y, y + entry.shape.size());
+      const Dims x = metadata_.chunks[a].box.offset, y = metadata_.chunks[b].box.offset;
+      return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end());
     });
   }
   return sorted;
@@ -57,68 +56,93 @@ uint32_t DcpCatalog::find_chunk(uint32_t e, const DcpStorage& row) {
   const DcpEntry& entry = metadata_.entries[e];
   const size_t dims = entry.shape.size();
   if (!row.has_box || row.box_dims != dims) return kNone;
-  const int64_t *begin = row.box_offset, *end = begin + dims;
+  const Dims wanted(row.box_offset, dims);
   if (row.index >= 0 && static_cast<uint32_t>(row.index) < entry.chunk_count) {
     const uint32_t hinted = entry.first_chunk + static_cast<uint32_t>(row.index);
-    if (std::equal(begin, end, metadata_.chunks[hinted].offset)) return hinted;
+    if (equal(wanted, metadata_.chunks[hinted].box.offset)) return hinted;
   }
   const std::vector<uint32_t>& sorted = sorted_chunks(e);
-  auto at = std::lower_bound(sorted.begin(), sorted.end(), row, [&](uint32_t chunk, const DcpStorage&) {
-    const int64_t* offset = metadata_.chunks[chunk].offset;
-    return std::lexicographical_compare(offset, offset + dims, begin, end);
+  auto at = std::lower_bound(sorted.begin(), sorted.end(), wanted, [&](uint32_t chunk, Dims offset) {
+    const Dims other = metadata_.chunks[chunk].box.offset;
+    return std::lexicographical_compare(other.begin(), other.end(), offset.begin(), offset.end());
   });
   uint32_t found = kNone;
   for (size_t twins = 0; at != sorted.end() && twins < kMaxTwins; ++at, ++twins) {
-    if (!std::equal(begin, end, metadata_.chunks[*at].offset)) break;
+    if (!equal(wanted, metadata_.chunks[*at].box.offset)) break;
     found = *at;
-    if (item_of_chunk_[found] == kNone) break;
+    if (metadata_.chunks[found].source == kNoDcpFile) break;
   }
   return found;
 }
 
+// Most are matched already: those whose hint is right.
 void DcpCatalog::match_items() {
-  item_of_chunk_.assign(metadata_.chunks.size(), kNone);
   item_of_value_.assign(metadata_.entries.size(), kNone);
+  matched_.assign(metadata_.storage.size(), false);
   for (uint32_t s = 0; s < metadata_.storage.size(); ++s) {
     const DcpStorage& row = metadata_.storage[s];
     if (row.entry == kNoDcpEntry) {
       sink_.report(damage("item belongs to no tensor", fqn_of(row)).found_only("storage_data has it, state_dict_metadata does not"));
-      continue;
+    } else if (!metadata_.entries[row.entry].is_bytes) {
+      match_chunk(s);
+    } else if (item_of_value_[row.entry] != kNone) {
+      sink_.report(damage("two items claim to be the same chunk", fqn_of(row)));
+    } else {
+      item_of_value_[row.entry] = s;
     }
-    uint32_t* item = &item_of_value_[row.entry];
-    if (!metadata_.entries[row.entry].is_bytes) {
-      const uint32_t chunk = find_chunk(row.entry, row);
-      if (chunk == kNone) {
-        sink_.report(damage("item belongs to no chunk of its tensor", fqn_of(row))
-                         .found_only(row.has_box ? "offset " + dims_text({row.box_offset, row.box_dims}) : "no offset"));
-        continue;
-      }
-      item = &item_of_chunk_[chunk];
-    }
-    if (*item != kNone) sink_.report(damage("two items claim to be the same chunk", fqn_of(row)));
-    else *item = s;
   }
+}
+
+void DcpCatalog::match_chunk(uint32_t s) {
+  const DcpStorage& row = metadata_.storage[s];
+  const uint32_t c = find_chunk(row.entry, row);
+  if (c == kNone) {
+    sink_.report(damage("item belongs to no chunk of its tensor", fqn_of(row))
+                     .found_only(row.has_box ? "offset " + dims_text({row.box_offset, row.box_dims}) : "no offset"));
+    return;
+  }
+  Piece& chunk = metadata_.chunks[c];
+  if (chunk.source != kNoDcpFile) {
+    sink_.report(damage("two items claim to be the same chunk", fqn_of(row)));
+    return;
+  }
+  chunk.tensor = row.entry;
+  chunk.source = row.file;
+  chunk.offset = row.offset;
+  chunk.length = row.length;
+  if (row.transform_count > 0) encoded_.emplace(c, s);
+  matched_[s] = true;
 }
 
 // ---- where items lie
 
-DcpCatalog::File& DcpCatalog::file_of(const DcpStorage& row) {
-  if (row.file == last_name_) return *last_file_;   // items of a file mostly come together
-  const auto [at, is_new] = files_.try_emplace(row.file);
+DcpCatalog::Item DcpCatalog::item(uint32_t number) const {
+  if (number < metadata_.chunks.size()) {
+    const Piece& chunk = metadata_.chunks[number];
+    return {chunk.tensor, chunk.source, chunk.offset, chunk.length};
+  }
+  const DcpStorage& row = metadata_.storage[number - metadata_.chunks.size()];
+  return {row.entry, row.file, row.offset, row.length};
+}
+
+DcpCatalog::File& DcpCatalog::file_of(uint32_t number, std::string_view fqn) {
+  if (number == last_name_) return *last_file_;   // items of a file mostly come together
+  const auto [at, is_new] = files_.try_emplace(number);
   File& file = at->second;
-  last_name_ = row.file;
+  last_name_ = number;
   last_file_ = &file;
   if (!is_new) return file;
-  const std::string name(metadata_.names[row.file]);
+  const std::string name(metadata_.names[number]);
   file.rank = dcp_rank(name);
   try {
     file.source = checkpoint_.source->add(name);
+    file.size = checkpoint_.source->file(file.source).size;
   } catch (const Error& e) {
     if (e.code() != Exit::damaged && e.code() != Exit::unsupported) throw;
     file.state = e.code() == Exit::damaged ? FileState::missing : FileState::outside;
     if (file.state == FileState::missing) return file;   // reported when its items are counted
     Finding f = e.finding();
-    f.key(std::string(fqn_of(row))).saw("a file inside the checkpoint", (name.starts_with('/') ? "the absolute path " : "") + f.found);
+    f.key(std::string(fqn)).saw("a file inside the checkpoint", (name.starts_with('/') ? "the absolute path " : "") + f.found);
     if (f.where.path.empty()) f.at(name_);
     sink_.report(std::move(f));
   }
@@ -136,19 +160,33 @@ bool DcpCatalog::known_transforms(const DcpStorage& row) {
   return false;
 }
 
+// The file that the item lies in; null where it is not there.
+DcpCatalog::File* DcpCatalog::locate(const Item& item, std::string_view fqn) {
+  File& file = file_of(item.file, fqn);
+  ++file.items;
+  if (file.state != FileState::usable) return nullptr;
+  if (item.end() <= file.size) return &file;
+  ++file.beyond;
+  file.end = std::max(file.end, item.end());
+  return nullptr;
+}
+
 void DcpCatalog::locate_items() {
-  usable_.assign(metadata_.storage.size(), false);
+  const auto chunks = static_cast<uint32_t>(metadata_.chunks.size());
+  usable_.assign(chunks + metadata_.storage.size(), false);
+  for (uint32_t c = 0; c < chunks; ++c) {
+    Piece& chunk = metadata_.chunks[c];
+    if (chunk.source == kNoDcpFile) continue;
+    const File* file = locate(item(c), metadata_.entries[chunk.tensor].fqn);
+    if (file == nullptr) continue;
+    const auto encoded = encoded_.empty() ? encoded_.end() : encoded_.find(c);
+    usable_[c] = encoded == encoded_.end() || known_transforms(metadata_.storage[encoded->second]);
+    chunk.source = file->source;             // from now on
+    chunk.rank = file->rank;
+  }
   for (uint32_t s = 0; s < metadata_.storage.size(); ++s) {
     const DcpStorage& row = metadata_.storage[s];
-    File& file = file_of(row);
-    ++file.items;
-    if (file.state != FileState::usable) continue;
-    if (end_of(row) > checkpoint_.source->file(file.source).size) {
-      ++file.beyond;
-      file.end = std::max(file.end, end_of(row));
-      continue;
-    }
-    usable_[s] = known_transforms(row);
+    if (!matched_[s] && locate(item(chunks + s), fqn_of(row)) != nullptr) usable_[chunks + s] = known_transforms(row);
   }
 }
 
@@ -168,7 +206,7 @@ void DcpCatalog::report_files() {
       f.found_only(fmt::format("{} items of {} lie in it", file->items, name_));
     } else {
       f.saw(fmt::format("at least {} bytes", file->end),
-            fmt::format("{} bytes; {} of {} items end beyond", checkpoint_.source->file(file->source).size, file->beyond, file->items));
+            fmt::format("{} bytes; {} of {} items end beyond", file->size, file->beyond, file->items));
     }
     f.where.rank = file->rank;
     sink_.report(std::move(f));
@@ -177,53 +215,59 @@ void DcpCatalog::report_files() {
 
 // ---- items that share bytes
 
-uint32_t DcpCatalog::chunk_of(uint32_t s) const {
-  const DcpEntry& entry = metadata_.entries[metadata_.storage[s].entry];
-  for (uint32_t c = entry.first_chunk; c < entry.first_chunk + entry.chunk_count; ++c) {
-    if (item_of_chunk_[c] == s) return c;
+// Can one file have two names ("a" and "./a")?
+bool DcpCatalog::files_share_names() const {
+  std::unordered_set<SourceIndex> sources;
+  for (const auto& named : files_) {
+    if (named.second.state == FileState::usable && !sources.insert(named.second.source).second) return true;
   }
-  return kNone;
+  return false;
 }
 
-bool DcpCatalog::is_empty_chunk(uint32_t s) const {
-  const uint32_t chunk = chunk_of(s);
-  return chunk != kNone && is_empty({{}, {metadata_.chunks[chunk].size, metadata_.entries[metadata_.storage[s].entry].shape.size()}});
-}
+bool DcpCatalog::is_empty_chunk(uint32_t item) const { return item < metadata_.chunks.size() && is_empty(metadata_.chunks[item].box); }
 
 // Tied parameters may be saved once and named twice; nothing else may share bytes.
 void DcpCatalog::check_overlaps() {
+  const auto chunks = static_cast<uint32_t>(metadata_.chunks.size());
   std::vector<uint32_t> order;
-  order.reserve(metadata_.storage.size());
-  for (uint32_t s = 0; s < metadata_.storage.size(); ++s) {
-    if (usable_[s] && metadata_.storage[s].entry != kNoDcpEntry) order.push_back(s);
+  order.reserve(usable_.size());
+  for (uint32_t i = 0; i < usable_.size(); ++i) {
+    if (!usable_[i]) continue;
+    if (i < chunks || metadata_.storage[i - chunks].entry != kNoDcpEntry) order.push_back(i);
   }
-  const auto before = [this](uint32_t a, uint32_t b) {
-    const DcpStorage &x = metadata_.storage[a], &y = metadata_.storage[b];
+  const auto placed = [&](uint32_t i) {      // with the file's number in the source, as chunks have it already
+    Item here = item(i);
+    if (i >= chunks) here.file = files_.at(here.file).source;
+    return here;
+  };
+  const auto before = [&](uint32_t a, uint32_t b) {
+    const Item x = placed(a), y = placed(b);
     if (x.file != y.file) return x.file < y.file;
     return x.offset != y.offset ? x.offset < y.offset : x.length < y.length;
   };
   if (!std::is_sorted(order.begin(), order.end(), before)) std::stable_sort(order.begin(), order.end(), before);
   uint32_t reaching = kNone;                 // of those before, the one that reaches farthest
-  for (uint32_t s : order) {
-    const DcpStorage& row = metadata_.storage[s];
-    if (reaching != kNone && metadata_.storage[reaching].file == row.file && end_of(metadata_.storage[reaching]) > row.offset) {
-      const DcpStorage& other = metadata_.storage[reaching];
-      if (other.offset == row.offset && other.length == row.length) {
-        note_same_bytes(reaching, s);
+  Item farthest;
+  for (uint32_t i : order) {
+    const Item here = placed(i);
+    const bool same_file = reaching != kNone && farthest.file == here.file;
+    if (same_file && farthest.end() > here.offset) {
+      if (farthest.offset == here.offset && farthest.length == here.length) {
+        note_same_bytes(reaching, i);
       } else {
-        sink_.report(damage("two items overlap in their file", fqn_of(row))
-                         .saw("bytes of its own", fmt::format("[{}, {}) of {}, also claimed by {}", row.offset, end_of(row),
-                                                              metadata_.names[row.file], fqn_of(other))));
+        sink_.report(damage("two items overlap in their file", fqn_of(here))
+                         .saw("bytes of its own", fmt::format("[{}, {}) of {}, also claimed by {}", here.offset, here.end(),
+                                                              checkpoint_.source->file(here.file).name, fqn_of(farthest))));
       }
     }
-    const bool farther = reaching == kNone || metadata_.storage[reaching].file != row.file || end_of(row) > end_of(metadata_.storage[reaching]);
-    if (farther) reaching = s;
+    if (same_file && here.end() <= farthest.end()) continue;
+    reaching = i;
+    farthest = here;
   }
 }
 
 void DcpCatalog::note_same_bytes(uint32_t a, uint32_t b) {
-  const uint32_t x = std::min(metadata_.storage[a].entry, metadata_.storage[b].entry);
-  const uint32_t y = std::max(metadata_.storage[a].entry, metadata_.storage[b].entry);
+  const uint32_t x = std::min(item(a).entry, item(b).entry), y = std::max(item(a).entry, item(b).entry);
   if (x != y && !metadata_.entries[x].is_bytes && !metadata_.entries[y].is_bytes) {
     if (same_as_.contains(y)) return;        // asked before
     if (!same_tensor(metadata_.entries[x], metadata_.entries[y])) {
@@ -235,57 +279,55 @@ void DcpCatalog::note_same_bytes(uint32_t a, uint32_t b) {
     return;
   }
   if (x == y && (is_empty_chunk(a) || is_empty_chunk(b))) return;
-  usable_[b] = usable_[b] && !metadata_.entries[metadata_.storage[b].entry].is_bytes;   // else one item could be read as many values
+  usable_[b] = usable_[b] && !metadata_.entries[item(b).entry].is_bytes;   // else one item could be read as many values
   sink_.report(damage("two items overlap in their file", metadata_.entries[y].fqn)
                    .saw("bytes of its own", fmt::format("bytes of {}", metadata_.entries[x].fqn)));
 }
 
+// The same bytes, that is.
 bool DcpCatalog::same_tensor(const DcpEntry& a, const DcpEntry& b) const {
   if (a.dtype != b.dtype || !equal(a.shape, b.shape) || a.chunk_count != b.chunk_count) return false;
-  const size_t dims = a.shape.size();
   for (uint32_t i = 0; i < a.chunk_count; ++i) {
-    const DcpChunk &x = metadata_.chunks[a.first_chunk + i], &y = metadata_.chunks[b.first_chunk + i];
-    if (!std::equal(x.offset, x.offset + dims, y.offset) || !std::equal(x.size, x.size + dims, y.size)) return false;
-    const uint32_t s = item_of_chunk_[a.first_chunk + i], t = item_of_chunk_[b.first_chunk + i];
-    if (s == kNone || t == kNone) return false;
-    const DcpStorage &p = metadata_.storage[s], &q = metadata_.storage[t];
-    if (p.file != q.file || p.offset != q.offset || p.length != q.length) return false;
+    const Piece &x = metadata_.chunks[a.first_chunk + i], &y = metadata_.chunks[b.first_chunk + i];
+    if (!equal(x.box.offset, y.box.offset) || !equal(x.box.size, y.box.size)) return false;
+    if (x.source == kNoDcpFile || x.source != y.source || x.offset != y.offset || x.length != y.length) return false;
   }
   return true;
 }
 
 // ---- into the catalog
 
-Dims DcpCatalog::own(const int64_t* dims, size_t count) {
-  const Dims view(dims, count);
-  return metadata_.arena == checkpoint_.arena ? view : checkpoint_.arena->store(view);
+void DcpCatalog::add_chunks(TensorIndex tensor, const DcpEntry& entry) {
+  for (uint32_t c = entry.first_chunk; c < entry.first_chunk + entry.chunk_count; ++c) {
+    Piece& chunk = metadata_.chunks[c];
+    chunk.tensor = usable_[c] ? tensor : kNoTensor;
+    if (chunk.source == kNoDcpFile) {
+      sink_.report(damage("chunk has no item", entry.fqn).found_only("box " + box_text(chunk.box)));
+    }
+    if (!usable_[c]) continue;               // reported
+    chunk.encoding = Encoding::item;
+    chunk.stored = entry.dtype;
+    if (encoded_.empty() || !encoded_.contains(c)) continue;
+    content_.zstd = true;
+    items_.add_compressed(chunk.source, chunk.offset);
+  }
 }
 
-void DcpCatalog::add_chunks(TensorIndex tensor, const DcpEntry& entry) {
-  const size_t dims = entry.shape.size();
-  for (uint32_t c = entry.first_chunk; c < entry.first_chunk + entry.chunk_count; ++c) {
-    const DcpChunk& chunk = metadata_.chunks[c];
-    const uint32_t s = item_of_chunk_[c];
-    if (s == kNone) {
-      sink_.report(damage("chunk has no item", entry.fqn).found_only("box " + box_text({{chunk.offset, dims}, {chunk.size, dims}})));
-      continue;
-    }
-    if (!usable_[s]) continue;               // reported
-    const DcpStorage& row = metadata_.storage[s];
-    const File& file = file_of(row);
-    Piece piece;
-    piece.tensor = tensor;
-    piece.rank = file.rank;
-    piece.box = {own(chunk.offset, dims), own(chunk.size, dims)};
-    piece.source = file.source;
-    piece.encoding = Encoding::item;
-    piece.stored = entry.dtype;
-    piece.offset = row.offset;
-    piece.length = row.length;
+void DcpCatalog::drop_chunks(const DcpEntry& entry) {
+  for (uint32_t c = entry.first_chunk; c < entry.first_chunk + entry.chunk_count; ++c) metadata_.chunks[c].tensor = kNoTensor;
+}
+
+// Chunks that got a tensor are pieces.
+void DcpCatalog::hand_over_pieces() {
+  std::vector<Piece>& pieces = metadata_.chunks;
+  std::erase_if(pieces, [](const Piece& piece) { return piece.tensor == kNoTensor; });
+  if (checkpoint_.pieces.empty() && metadata_.arena == checkpoint_.arena) {
+    checkpoint_.pieces = std::move(pieces);
+    return;
+  }
+  for (Piece& piece : pieces) {
+    piece.box = {checkpoint_.arena->store(piece.box.offset), checkpoint_.arena->store(piece.box.size)};
     checkpoint_.add_piece(piece);
-    if (row.transform_count == 0) continue;
-    content_.zstd = true;
-    items_.add_compressed(file.source, row.offset);
   }
 }
 
@@ -293,6 +335,7 @@ void DcpCatalog::add_chunks(TensorIndex tensor, const DcpEntry& entry) {
 TensorIndex DcpCatalog::tensor_for(uint32_t e, const DcpLeaf* known) {
   const DcpEntry& entry = metadata_.entries[e];
   if (const auto same = same_as_.find(e); same != same_as_.end() && same_tensor(metadata_.entries[same->second], entry)) {
+    drop_chunks(entry);
     return tensor_of_.at(same->second);
   }
   TensorIndex tensor = known != nullptr ? known->tensor : kNoTensor;
@@ -303,6 +346,7 @@ TensorIndex DcpCatalog::tensor_for(uint32_t e, const DcpLeaf* known) {
     sink_.report(damage("ranks disagree about a tensor", entry.fqn)
                      .saw(fmt::format("{} {}", dtype_name(info.dtype), dims_text(info.shape)),
                           fmt::format("{} {}", dtype_name(entry.dtype), dims_text(entry.shape))));
+    drop_chunks(entry);
     return tensor;
   }
   add_chunks(tensor, entry);
@@ -316,9 +360,9 @@ void DcpCatalog::add_value(uint32_t e, DcpLeaf& leaf) {
     sink_.report(damage("value has no item", entry.fqn));
     return;
   }
-  if (!usable_[s]) return;                   // reported
+  if (!usable_[metadata_.chunks.size() + s]) return;   // reported
   const DcpStorage& row = metadata_.storage[s];
-  const File& file = file_of(row);
+  const File& file = file_of(row.file, entry.fqn);
   const DcpByteItem item{file.source, file.rank, row.offset, row.length, row.transform_count > 0, entry.fqn};
   content_.zstd = content_.zstd || item.zstd;
   if (leaf.value == DcpLeaf::kNoValue) {
@@ -341,7 +385,6 @@ void DcpCatalog::add_entries() {
   for (uint32_t l = 0; l < content_.leaves.size(); ++l) known.emplace(content_.leaves[l].fqn, l);
   const bool first_file = known.empty();
   content_.leaves.reserve(content_.leaves.size() + (first_file ? metadata_.entries.size() : 0));
-  if (first_file) checkpoint_.pieces.reserve(metadata_.chunks.size());
   for (uint32_t e = 0; e < metadata_.entries.size(); ++e) {
     const DcpEntry& entry = metadata_.entries[e];
     const auto hit = first_file ? known.end() : known.find(entry.fqn);
@@ -352,6 +395,7 @@ void DcpCatalog::add_entries() {
     const bool clash = entry.is_bytes ? leaf.tensor != kNoTensor : leaf.value != DcpLeaf::kNoValue;
     if (clash) {
       sink_.report(damage("ranks disagree: a tensor on one, a value on another", entry.fqn));
+      drop_chunks(entry);
     } else if (entry.is_bytes) {
       add_value(e, leaf);
     } else {
@@ -359,6 +403,7 @@ void DcpCatalog::add_entries() {
       if (!same_as_.empty()) tensor_of_.emplace(e, leaf.tensor);
     }
   }
+  hand_over_pieces();
 }
 
 }  // namespace fsdpctl

@@ -1,6 +1,7 @@
 // One `.metadata` into the catalog: entries, chunks and items are matched, checked, and become tensors and pieces.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,10 +45,17 @@ class DcpCatalog {
 
  private:
   enum class FileState : uint8_t { usable, missing, outside };
+  // An item of a chunk or of a value, numbered: chunks first, then rows of storage.
+  struct Item {
+    uint32_t entry = 0, file = 0;
+    uint64_t offset = 0, length = 0;
+    uint64_t end() const { return offset + std::min(length, UINT64_MAX - offset); }
+  };
   struct File {                   // as named by items
     FileState state = FileState::usable;
     SourceIndex source = 0;
     int32_t rank = -1;
+    uint64_t size = 0;            // bytes
     uint64_t items = 0;           // that lie in it
     uint64_t beyond = 0;          // of these, that end beyond its end
     uint64_t end = 0;             // where the farthest ends
@@ -55,23 +63,28 @@ class DcpCatalog {
   static constexpr uint32_t kNone = 0xFFFFFFFF;
 
   void match_items();
+  void match_chunk(uint32_t row);
   uint32_t find_chunk(uint32_t entry, const DcpStorage& row);
   const std::vector<uint32_t>& sorted_chunks(uint32_t entry);
   void locate_items();
-  File& file_of(const DcpStorage& row);
+  File* locate(const Item& item, std::string_view fqn);
+  File& file_of(uint32_t name, std::string_view fqn);
   bool known_transforms(const DcpStorage& row);
   void report_files();
+  bool files_share_names() const;
   void check_overlaps();
   void note_same_bytes(uint32_t a, uint32_t b);
   bool same_tensor(const DcpEntry& a, const DcpEntry& b) const;
   void add_entries();
   TensorIndex tensor_for(uint32_t entry, const DcpLeaf* known);
   void add_chunks(TensorIndex tensor, const DcpEntry& entry);
+  void drop_chunks(const DcpEntry& entry);
+  void hand_over_pieces();
   void add_value(uint32_t entry, DcpLeaf& leaf);
   std::string_view fqn_of(const DcpStorage& row) const { return metadata_.names[row.name]; }
-  uint32_t chunk_of(uint32_t row) const;
-  bool is_empty_chunk(uint32_t row) const;
-  Dims own(const int64_t* dims, size_t count);
+  std::string_view fqn_of(const Item& item) const { return metadata_.entries[item.entry].fqn; }
+  Item item(uint32_t number) const;
+  bool is_empty_chunk(uint32_t item) const;
   Finding damage(const char* what, std::string_view fqn) const;
 
   Checkpoint& checkpoint_;
@@ -80,9 +93,10 @@ class DcpCatalog {
   const std::string& name_;
   FindingSink& sink_;
   DcpMetadata metadata_;
-  std::vector<uint32_t> item_of_chunk_;       // rows of storage
-  std::vector<uint32_t> item_of_value_;       // by entry, for byte items
-  std::vector<bool> usable_;                  // rows of storage whose bytes are there
+  std::vector<uint32_t> item_of_value_;       // by entry, for byte items: rows of storage
+  std::unordered_map<uint32_t, uint32_t> encoded_;   // chunk: the row that says how
+  std::vector<bool> matched_;                 // rows of storage that were given to their chunk
+  std::vector<bool> usable_;                  // items whose bytes are there
   std::unordered_map<uint32_t, File> files_;  // by name
   uint32_t last_name_ = kNone;                // and the file that was asked for last
   File* last_file_ = nullptr;

@@ -60,6 +60,7 @@ class CellStore {
     if (begin + tuple.n() > all.size()) throw lost();
     return all.subspan(begin, tuple.n());
   }
+  void reserve(size_t cells) { pool_.reserve(cells); }
   // Cells that somebody else keeps, for tuples whose ref is kLent and more.
   static constexpr uint32_t kLent = 0xFFFFFF00;
   void lend(std::span<const Cell> cells) { lent_ = cells; }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/dcp_cells.h"
@@ -13,6 +14,7 @@
 #include "formats/dcp_meaning.h"
 #include "formats/dcp_metadata.h"
 #include "formats/dcp_names.h"
+#include "lib/base/dims_table.h"
 
 namespace fsdpctl {
 
@@ -56,6 +58,13 @@ class DcpFold : public CellMeaning {
     uint8_t dims = 0;
     bool has_offset = false;
   };
+  struct InfoRow {                          // _StorageInfo
+    uint64_t offset = 0, length = 0;
+    uint32_t file = 0;
+    uint32_t first_transform = 0;
+    uint8_t transform_count = 0;
+    bool built = false;
+  };
   struct PathRow {
     uint32_t name = 0;
     uint32_t first_element = 0, element_count = 0;
@@ -64,8 +73,7 @@ class DcpFold : public CellMeaning {
     Cell dict;
     std::vector<PathRow> rows;
   };
-  static constexpr uint32_t kNoName = 0xFFFFFFFF;
-  static constexpr uint8_t kUnbuilt = 255;
+  static constexpr uint8_t kUnbuilt = 255, kTaken = 128;   // beside the number of dims: a tensor has it
   static constexpr uint64_t kLeastChunk = 16;   // bytes of a pickle that even a shared chunk needs for its item
 
   // ---- objects (dcp_fold_objects.cpp)
@@ -76,7 +84,7 @@ class DcpFold : public CellMeaning {
   void build_tensor(TensorRow& row, Fields fields);
   void take_chunks(TensorRow& row, std::span<const Cell> chunks);
   void build_index(IndexRow& row, Fields fields);
-  void build_storage(DcpStorage& row, Fields fields);
+  void build_storage(InfoRow& row, Fields fields);
   void build_properties(std::optional<DType>& row, Cell dtype);
   std::vector<Cell> cells_of(Cell sequence) const;
   Dims dims(Cell size, const char* what);
@@ -84,31 +92,34 @@ class DcpFold : public CellMeaning {
   // ---- the big dicts (dcp_fold_dicts.cpp)
   void take_entries(Cell dict, Fields items);
   void take_storage(Cell dict, Fields items);
+  bool place(const IndexRow& index, const InfoRow& info, uint32_t name, uint32_t file);
+  void note_end(const InfoRow& info, uint32_t file);
   bool are_paths(Fields items) const;
   void take_paths(Cell dict, Fields items);
   void fold_paths(Cell dict);
-  void order_storage();
   DcpEntry entry(std::string_view fqn, Cell value);
   uint32_t entry_of(uint32_t name) const { return name < entry_of_.size() ? entry_of_[name] : kNoDcpEntry; }
   std::span<const uint32_t> unified_keys(Fields items);
 
   CellStore& store_;
   NameTable& names_;
-  bool keep_tensors_ = false, keep_indices_ = false;   // rows of them may be used when their dict was taken
+  bool keep_tensors_ = false, keep_items_ = false;   // rows of them may be used when their dict was taken
   DcpMetadata out_;
   DcpGlobals globals_;
   std::vector<Finding> warnings_;
   std::vector<std::optional<DType>> properties_;
   std::vector<TensorRow> tensors_;
   std::vector<IndexRow> indices_;
+  std::vector<InfoRow> infos_;
   std::vector<uint8_t> chunk_dims_;         // parallel to out_.chunks; kUnbuilt: not yet
   std::vector<uint32_t> entry_of_;          // name -> entry
-  std::vector<uint32_t> storage_order_;     // rows of storage in the order of the dict
+  std::unordered_map<uint32_t, uint64_t> file_ends_;   // file: how far its items reach
+  uint32_t last_file_ = kNoDcpFile;
+  uint64_t* last_end_ = nullptr;
   std::vector<PathDict> path_dicts_;
   Cell entries_, storage_;                  // the dicts that were taken
   std::vector<uint32_t> scratch_;
-  static constexpr unsigned kDimsBits = 12;
-  std::vector<Dims> known_dims_{size_t{1} << kDimsBits};   // by a hash: most of a big file's dims are the same few thousand
+  DimsTable dims_;
   bool has_metadata_ = false;
   uint64_t claimed_chunks_ = 0, most_chunks_;   // of all tensors: sharing must not make much of little
 };

@@ -1,16 +1,16 @@
 // The big dicts of `.metadata`, whose items are folded as they come.
+#include <algorithm>
+
 #include "formats/dcp_fold.h"
 #include "formats/dcp_fold_rows.h"
 
 namespace fsdpctl {
 
 // Room that is reserved and not used costs nothing, growing costs copies.
-DcpFold::DcpFold(CellStore& store, NameTable& names, uint64_t size) : store_(store), names_(names), most_chunks_(size / kLeastChunk + 1) {
+DcpFold::DcpFold(CellStore& store, NameTable& names, uint64_t size) : store_(store), names_(names), dims_(*names.arena()), most_chunks_(size / kLeastChunk + 1) {
   out_.chunks.reserve(size / 100);
-  out_.storage.reserve(size / 100);
   out_.elements.reserve(size / 100);
   out_.entries.reserve(size / 200);
-  storage_order_.reserve(size / 100);
   chunk_dims_.reserve(size / 100);
 }
 
@@ -26,7 +26,7 @@ bool DcpFold::take(Cell dict, Fields items) {
 void DcpFold::hold(Cell value) {
   const bool any = value.is(Cell::tuple) || value.is(Cell::list) || value.is(Cell::dict);   // these may hold either
   keep_tensors_ = keep_tensors_ || any || is_a(value, DcpClass::tensor);
-  keep_indices_ = keep_indices_ || any || is_a(value, DcpClass::metadata_index);
+  keep_items_ = keep_items_ || any || is_a(value, DcpClass::metadata_index) || is_a(value, DcpClass::storage_info);
 }
 
 // The keys' names, each by the number that all equal ones share. Valid until the next call.
@@ -83,38 +83,53 @@ void DcpFold::take_storage(Cell dict, Fields items) {
     if (!is_a(key, DcpClass::metadata_index) || !is_a(value, DcpClass::storage_info)) {
       throw damaged_pickle("entry of storage_data does not say where an item lies");
     }
+    if (!row_at(infos_, value.ref()).built) throw damaged_pickle("entry of storage_data has no offset or length");
     scratch_.push_back(row_at(indices_, key.ref()).fqn);
-    scratch_.push_back(row_at(out_.storage, value.ref()).file);
+    scratch_.push_back(infos_[value.ref()].file);
   }
   names_.unify(scratch_);
   for (size_t i = 0; i < items.size(); i += 2) {
-    uint32_t at = items[i + 1].ref();
-    if (out_.storage[at].name != kNoName) at = add_row(out_.storage, DcpStorage(out_.storage[at]));   // of two names
     const IndexRow& index = indices_[items[i].ref()];
-    DcpStorage& row = out_.storage[at];
+    const InfoRow& info = infos_[items[i + 1].ref()];
+    note_end(info, scratch_[i + 1]);
+    if (place(index, info, scratch_[i], scratch_[i + 1])) continue;
+    DcpStorage& row = out_.storage[add_row(out_.storage)];
     row.name = scratch_[i];
     row.file = scratch_[i + 1];
+    row.offset = info.offset;
+    row.length = info.length;
+    row.first_transform = info.first_transform;
+    row.transform_count = info.transform_count;
     row.index = index.index;
     row.has_box = index.has_offset;
     row.box_offset = index.offset;
     row.box_dims = index.dims;
-    storage_order_.push_back(at);
   }
-  if (!keep_indices_) indices_.clear();
+  if (keep_items_) return;
+  indices_.clear();
+  infos_.clear();
 }
 
-// Rows of storage were made in the order of their objects; they end in the order of the dict, one for each of its keys.
-void DcpFold::order_storage() {
-  std::vector<DcpStorage>& rows = out_.storage;
-  bool in_order = storage_order_.size() == rows.size();
-  for (size_t i = 0; i < storage_order_.size() && in_order; ++i) in_order = storage_order_[i] == i;
-  if (!in_order) {
-    std::vector<DcpStorage> ordered;
-    ordered.reserve(storage_order_.size());
-    for (uint32_t row : storage_order_) ordered.push_back(rows[row]);
-    rows = std::move(ordered);
-  }
-  for (DcpStorage& row : rows) row.entry = entry_of(row.name);
+void DcpFold::note_end(const InfoRow& info, uint32_t file) {
+  if (file != last_file_) last_end_ = &file_ends_[file];   // items of a file mostly come together
+  last_file_ = file;
+  out_.apart = out_.apart && info.offset >= *last_end_;
+  *last_end_ = std::max(*last_end_, info.offset + std::min(info.length, UINT64_MAX - info.offset));
+}
+
+// Gives an item to the chunk that it names, where there is no doubt: what the index says is a hint, the offset decides.
+bool DcpFold::place(const IndexRow& index, const InfoRow& info, uint32_t name, uint32_t file) {
+  const uint32_t e = entry_of(name);
+  if (e == kNoDcpEntry || info.transform_count > 0 || !index.has_offset || index.index < 0) return false;
+  const DcpEntry& entry = out_.entries[e];
+  if (static_cast<uint32_t>(index.index) >= entry.chunk_count || index.dims != entry.shape.size()) return false;   // values have no chunks
+  Piece& chunk = out_.chunks[entry.first_chunk + static_cast<uint32_t>(index.index)];
+  if (chunk.source != kNoDcpFile || !std::equal(index.offset, index.offset + index.dims, chunk.box.offset.begin())) return false;
+  chunk.tensor = e;
+  chunk.source = file;
+  chunk.offset = info.offset;
+  chunk.length = info.length;
+  return true;
 }
 
 // ---- planner_data

@@ -73,9 +73,9 @@ Cell DcpFold::make(DcpClass cls) {
   uint32_t row = 0;
   switch (cls) {
     case DcpClass::tensor: row = add_row(tensors_); break;
-    case DcpClass::chunk: row = add_row(out_.chunks), chunk_dims_.push_back(kUnbuilt); break;
+    case DcpClass::chunk: row = add_row(out_.chunks), out_.chunks.back().source = kNoDcpFile, chunk_dims_.push_back(kUnbuilt); break;
     case DcpClass::metadata_index: row = add_row(indices_); break;
-    case DcpClass::storage_info: row = add_row(out_.storage), out_.storage.back().name = kNoName; break;
+    case DcpClass::storage_info: row = add_row(infos_); break;
     case DcpClass::tensor_properties: row = add_row(properties_); break;
     default: break;
   }
@@ -90,7 +90,7 @@ void DcpFold::build(Cell object, Fields fields) {
     case DcpClass::chunk: return build_chunk(row, fields);
     case DcpClass::tensor: return build_tensor(row_at(tensors_, row), fields);
     case DcpClass::metadata_index: return build_index(row_at(indices_, row), fields);
-    case DcpClass::storage_info: return build_storage(row_at(out_.storage, row), fields);
+    case DcpClass::storage_info: return build_storage(row_at(infos_, row), fields);
     case DcpClass::tensor_properties: return build_properties(row_at(properties_, row), find<1>(fields, {kDtype})[0]);
     case DcpClass::metadata: return build_metadata(fields);
     default: return;   // bytes have no fields
@@ -119,7 +119,7 @@ void DcpFold::build_metadata(Fields fields) {
   if (!is_taken(entries, entries_)) throw damaged_pickle("metadata has no state_dict_metadata");
   if (!is_taken(storage, storage_)) throw damaged_pickle("metadata has no storage_data");
   if (!planner.is(Cell::none)) fold_paths(planner);
-  order_storage();
+  for (DcpStorage& row : out_.storage) row.entry = entry_of(row.name);
   if (version.is(Cell::string)) out_.version = names_.text(version.ref());
   for (size_t f = 0; f + 1 < fields.size(); f += 2) {
     if (!fields[f].is(Cell::string)) continue;
@@ -132,7 +132,8 @@ void DcpFold::build_chunk(uint32_t row, Fields fields) {
   const auto [offsets, sizes] = find<2>(fields, {kOffsets, kSizes});
   const Dims offset = dims(offsets, "chunk has no offsets"), size = dims(sizes, "chunk has no sizes");
   if (offset.size() != size.size()) throw damaged_pickle("chunk's offsets and sizes have different numbers of dims");
-  row_at(out_.chunks, row) = {offset.data(), size.data()};
+  if (row_at(chunk_dims_, row) != kUnbuilt) throw damaged_pickle("chunk is built twice");
+  out_.chunks[row].box = {offset, size};
   chunk_dims_[row] = static_cast<uint8_t>(offset.size());
 }
 
@@ -157,20 +158,24 @@ void DcpFold::build_tensor(TensorRow& row, Fields fields) {
 void DcpFold::take_chunks(TensorRow& row, std::span<const Cell> chunks) {
   bool together = true;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (!is_a(chunks[i], DcpClass::chunk) || row_at(chunk_dims_, chunks[i].ref()) != row.shape.size()) {
-      throw damaged_pickle("chunk does not fit its tensor's dims");
-    }
-    together = together && chunks[i].ref() == chunks[0].ref() + i;
+    const bool fits = is_a(chunks[i], DcpClass::chunk) && (row_at(chunk_dims_, chunks[i].ref()) & ~kTaken) == static_cast<int>(row.shape.size());
+    if (!fits) throw damaged_pickle("chunk does not fit its tensor's dims");
+    together = together && chunks[i].ref() == chunks[0].ref() + i && chunk_dims_[chunks[i].ref()] < kTaken;
   }
   claimed_chunks_ += chunks.size();
   if (claimed_chunks_ > most_chunks_) throw damaged_pickle("tensors share chunks that no items can be for");
   row.chunk_count = static_cast<uint32_t>(chunks.size());
   row.first_chunk = chunks.empty() ? 0 : chunks[0].ref();
-  if (together) return;
-  row.first_chunk = static_cast<uint32_t>(out_.chunks.size());
+  if (!together) row.first_chunk = static_cast<uint32_t>(out_.chunks.size());
   for (Cell item : chunks) {
-    add_row(out_.chunks, DcpChunk(out_.chunks[item.ref()]));
-    chunk_dims_.push_back(static_cast<uint8_t>(row.shape.size()));
+    if (!together) {
+      const Box box = out_.chunks[item.ref()].box;
+      Piece& copy = out_.chunks[add_row(out_.chunks)];
+      copy.source = kNoDcpFile;
+      copy.box = box;
+      chunk_dims_.push_back(0);
+    }
+    chunk_dims_[together ? item.ref() : chunk_dims_.size() - 1] = static_cast<uint8_t>(row.shape.size()) | kTaken;
   }
 }
 
@@ -187,7 +192,7 @@ void DcpFold::build_index(IndexRow& row, Fields fields) {
   if (hint.is(Cell::integer) && hint.value() >= 0 && hint.value() < INT32_MAX) row.index = static_cast<int32_t>(hint.value());
 }
 
-void DcpFold::build_storage(DcpStorage& row, Fields fields) {
+void DcpFold::build_storage(InfoRow& row, Fields fields) {
   const auto [file, offset, length, transforms] = find<4>(fields, {kRelativePath, kOffset, kLength, kTransforms});
   auto bytes = [](Cell c) {
     if (!c.is(Cell::integer) || c.value() < 0) throw damaged_pickle("entry of storage_data has no offset or length");
@@ -197,6 +202,7 @@ void DcpFold::build_storage(DcpStorage& row, Fields fields) {
   row.file = file.ref();
   row.offset = bytes(offset);
   row.length = bytes(length);
+  row.built = true;
   if (transforms.is(Cell::none)) return;
   const std::vector<Cell> list = cells_of(transforms);
   row.first_transform = static_cast<uint32_t>(out_.transforms.size());
@@ -225,15 +231,8 @@ Dims DcpFold::dims(Cell size, const char* what) {
   if (size.n() > kMaxDims) throw damaged_pickle(what, fmt::format("{} dims", size.n()));
   const std::span<const Cell> cells = store_.cells(size);
   std::array<int64_t, kMaxDims> numbers;
-  uint64_t hash = cells.size();
-  for (size_t d = 0; d < cells.size(); ++d) {
-    numbers[d] = cells[d].value();
-    hash = (hash ^ static_cast<uint64_t>(numbers[d])) * 0x9E3779B97F4A7C15u;
-  }
-  Dims& known = known_dims_[hash >> (64 - kDimsBits)];
-  const Dims wanted(numbers.data(), cells.size());
-  if (known.size() != wanted.size() || !std::equal(known.begin(), known.end(), wanted.begin())) known = names_.arena()->store(wanted);
-  return known;
+  for (size_t d = 0; d < cells.size(); ++d) numbers[d] = cells[d].value();
+  return dims_.store(Dims(numbers.data(), cells.size()));
 }
 
 }  // namespace fsdpctl

@@ -308,11 +308,6 @@ bool CellMachine::may_skip(unsigned memoized, uint64_t kept) const {
   return !memo_.is_exact() || (memoized < 64 && (memo_.wanted(memoized) & ~kept) == 0);
 }
 
-// Can `memoized` numbers of the memo be passed over, if those of `kept` (as bits) are not?
-bool CellMachine::may_skip(unsigned memoized, uint64_t kept) const {
-  return !memo_.is_exact() || (memoized < 64 && (memo_.wanted(memoized) & ~kept) == 0);
-}
-
 // The torch.Size whose class was just fetched, if a tuple of few numbers follows. False, and nothing has happened, if not.
 bool CellMachine::whole_size() {
   const char* p = window_.at;

@@ -11,7 +11,9 @@ namespace {
 
 // nullopt: the pickle fetches something that was not kept.
 std::optional<DcpMetadata> fold(const ByteWindow::Read& read, uint64_t size, const std::string& name, const FetchedMemo* fetched, FindingSink& sink) {
+  constexpr size_t kDims = 2;                    // of a size, mostly
   CellStore store;
+  if (fetched != nullptr) store.reserve(kDims * fetched->slots());   // most of what is held are sizes
   NameTable names(kDcpWords, size / 400);
   DcpFold meaning(store, names, size);
   ByteWindow window(read, size);

@@ -15,6 +15,7 @@
 #include "lib/base/arena.h"
 #include "lib/base/dtype.h"
 #include "lib/base/finding.h"
+#include "lib/ckpt/checkpoint.h"
 
 namespace fsdpctl {
 
@@ -25,12 +26,6 @@ struct DcpPathElement {
   uint32_t index = 0;
   bool is_key() const { return text != nullptr; }
   std::string_view key() const { return {text, length}; }
-};
-
-// A box of a tensor as `chunks` lists it. Both have as many dims as the tensor's shape.
-struct DcpChunk {
-  const int64_t* offset = nullptr;
-  const int64_t* size = nullptr;
 };
 
 // One name of state_dict_metadata: a tensor or a byte item (any other Python value).
@@ -44,8 +39,9 @@ struct DcpEntry {
 };
 
 inline constexpr uint32_t kNoDcpEntry = 0xFFFFFFFF;
+inline constexpr uint32_t kNoDcpFile = 0xFFFFFFFF;
 
-// One row of storage_data: where an item lies.
+// A row of storage_data that nobody could give to its chunk at once: of a byte item, encoded, or without a good hint.
 struct DcpStorage {
   uint64_t offset = 0, length = 0;      // bytes in `file`
   const int64_t* box_offset = nullptr;  // of the chunk it holds, `box_dims` elements
@@ -63,8 +59,11 @@ struct DcpMetadata {
   std::shared_ptr<Arena> arena;         // owns names, paths and dims
   std::vector<std::string_view> names;    // by number
   std::vector<DcpEntry> entries;        // in the order of state_dict_metadata
-  std::vector<DcpChunk> chunks;
-  std::vector<DcpStorage> storage;      // in the order of storage_data
+  // As `chunks` of the tensors list them: pieces with a box of as many dims as the tensor's shape. `source` is kNoDcpFile, or where the
+  // item is known the name of its file, a name's number; then `tensor` is the entry, and offset and length are the item's.
+  std::vector<Piece> chunks;
+  std::vector<DcpStorage> storage;      // the rest of storage_data, in its order
+  bool apart = true;                    // each item of storage_data lies behind all those of its file that come before it
   std::vector<DcpPathElement> elements;
   std::vector<uint32_t> transforms;     // names' numbers
   int protocol = 0;

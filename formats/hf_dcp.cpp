@@ -10,6 +10,7 @@
 #include "formats/safetensors_layout.h"
 #include "formats/safetensors_reader.h"
 #include "formats/sharding_info.h"
+#include "lib/base/dims_table.h"
 #include "lib/ckpt/parts.h"
 
 namespace fsdpctl {
@@ -39,7 +40,7 @@ std::vector<ShardFile> list_shards(const Source& source) {
 
 // ------------------------------------------------------------------------------------------------------- reading
 
-// Pieces by name, until the global shapes are known.
+// Pieces go straight into the checkpoint; their tensors follow when all files have shown how far these reach.
 class Reader {
  public:
   Reader(std::shared_ptr<Source> source, FindingSink& sink) : sink_(sink) {
@@ -70,10 +71,10 @@ class Reader {
 
   FindingSink& sink_;
   Checkpoint checkpoint_;
-  std::unordered_map<std::string_view, uint32_t> number_of_;   // name to number in tensors_
+  std::unordered_map<std::string_view, TensorIndex> number_of_;   // name to number in tensors_
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> names_;    // beside tensors_
-  std::vector<Piece> pieces_;              // `tensor` is the number in tensors_
+  DimsTable dims_{*checkpoint_.arena};
   MergedMetadata metadata_;                // of all files
   uint64_t world_size_ = 0;                // recorded; 0: not
   bool any_read_ = false;
@@ -98,9 +99,9 @@ void Reader::read_file(const ShardFile& shard) {
   try {
     File file{shard, source.add(shard.name), {}, {}};
     checkpoint_.data_files.push_back(shard.name);
-    file.header = read_safetensors_header(read_at(source, file.source), source.file(file.source).size, shard.name,
-                                          *checkpoint_.arena, sink_);
-    file.sharding = read_sharding_info(file.header, shard.name, *checkpoint_.arena);
+    Arena arena;   // of names and dims that most files have alike
+    file.header = read_safetensors_header(read_at(source, file.source), source.file(file.source).size, shard.name, arena, sink_);
+    file.sharding = read_sharding_info(file.header, shard.name, arena);
     for (const SafetensorsEntry& entry : file.header.entries) read_piece(file, entry);
     take_metadata(file.header.metadata, shard.name);
   } catch (const Error& e) {   // the other files stay readable
@@ -119,12 +120,13 @@ void Reader::read_piece(const File& file, const SafetensorsEntry& entry) {
   if (offset.size() != entry.shape.size()) {
     return report("recorded offset does not fit the piece", dims_text(entry.shape), dims_text(offset));
   }
-  const auto known = number_of_.try_emplace(entry.name, static_cast<uint32_t>(tensors_.size()));
-  if (known.second) {
+  auto known = number_of_.find(entry.name);
+  if (known == number_of_.end()) {
+    names_.push_back(checkpoint_.arena->store(entry.name));
+    known = number_of_.emplace(names_.back(), static_cast<TensorIndex>(tensors_.size())).first;
     tensors_.push_back({entry.dtype, std::vector<int64_t>(entry.shape.size(), 0)});
-    names_.push_back(entry.name);
   }
-  Tensor& tensor = tensors_[known.first->second];
+  Tensor& tensor = tensors_[known->second];
   if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size()) {
     return report("pieces of one tensor do not fit together", fmt::format("{} of {} dimensions", dtype_name(tensor.dtype), tensor.shape.size()),
                   fmt::format("{} of {}", dtype_name(entry.dtype), entry.shape.size()));
@@ -136,14 +138,14 @@ void Reader::read_piece(const File& file, const SafetensorsEntry& entry) {
     tensor.shape[d] = std::max(tensor.shape[d], end);
   }
   Piece piece;
-  piece.tensor = known.first->second;
+  piece.tensor = known->second;
   piece.rank = static_cast<int32_t>(file.shard.number.shard - 1);
-  piece.box = {offset, entry.shape};
+  piece.box = {dims_.store(offset), dims_.store(entry.shape)};
   piece.source = file.source;
   piece.stored = entry.dtype;
   piece.offset = file.header.data_offset + entry.begin;
   piece.length = entry.length;
-  pieces_.push_back(piece);
+  checkpoint_.add_piece(piece);
 }
 
 void Reader::take_metadata(const SafetensorsMetadata& more, const std::string& file_name) {
@@ -183,13 +185,9 @@ void Reader::report_gap(uint64_t first, uint64_t end) {
   sink_.report(std::move(finding));
 }
 
+// In the order of their numbers, which thereby are their indices.
 void Reader::add_tensors() {
-  std::vector<TensorIndex> index(tensors_.size());
-  for (size_t i = 0; i < tensors_.size(); ++i) index[i] = checkpoint_.add_tensor(tensors_[i].dtype, tensors_[i].shape);
-  for (Piece& piece : pieces_) {
-    piece.tensor = index[piece.tensor];
-    checkpoint_.add_piece(piece);
-  }
+  for (const Tensor& tensor : tensors_) checkpoint_.add_tensor(tensor.dtype, tensor.shape);
 }
 
 // ------------------------------------------------------------------------------------------------------- writing

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kMaxPickle = 2ull << 30;
 constexpr uint64_t kMaxSmallMember = 64;
+constexpr size_t kMany = 1000;       // members
 constexpr int kNewestVersion = 10;   // that PyTorch's reader accepts
 
 std::string small_member(const TorchArchiveSlice& slice, const ZipMember& member) {
@@ -147,6 +148,10 @@ Value read_torch_archive(Checkpoint& checkpoint, const TorchArchiveSlice& slice,
   if (!pickle) throw Error(Exit::damaged, "archive has no data.pkl").at(slice.name);
   const bool big_endian = is_big_endian(slice, archive);
 
+  if (archive.members.size() > kMany) {        // of a small archive among thousands it would do harm
+    checkpoint.tensors.reserve(checkpoint.tensors.size() + archive.members.size());
+    checkpoint.pieces.reserve(checkpoint.pieces.size() + archive.members.size());
+  }
   TorchObjectHandler handler(checkpoint, rank, slice.name, sink);
   Value tree;
   {

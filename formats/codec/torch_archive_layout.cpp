@@ -1,7 +1,6 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "formats/codec/little_endian.h"
 #include "formats/codec/torch_archive.h"
@@ -20,8 +19,10 @@ class StorageName {
  public:
   explicit StorageName(const std::string& prefix) : text_(prefix + "/data/"), fixed_(text_.size()) {}
   std::string_view of(uint64_t storage) {
+    std::array<char, 20> digits;
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), storage).ptr;
     text_.resize(fixed_);
-    fmt::format_to(std::back_inserter(text_), "{}", storage);
+    text_.append(digits.data(), end);
     return text_;
   }
 

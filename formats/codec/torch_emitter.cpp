@@ -1,6 +1,6 @@
 #include "formats/codec/torch_emitter.h"
 
-#include <fmt/format.h>
+#include <charconv>
 
 #include "formats/codec/pickle_opcodes.h"
 #include "formats/codec/torch_storage_class.h"
@@ -30,7 +30,7 @@ void TorchEmitter::storage_id(TensorIndex tensor, std::string_view module, std::
   out.string("storage");
   out.global(module, name);
   char key[12];
-  const auto end = fmt::format_to(key, "{}", number_[tensor]);
+  const auto end = std::to_chars(key, key + sizeof key, number_[tensor]).ptr;
   out.unique_string({key, static_cast<size_t>(end - key)});
   out.string("cpu");
   out.integer(static_cast<int64_t>(numel));

@@ -27,6 +27,7 @@ Error unsafe(std::string what, const std::string& name, std::string_view found) 
 // Member names never touch the file system here, but a file that tries to escape is not what PyTorch wrote.
 bool escapes(std::string_view full_name) {
   if (full_name.empty() || full_name[0] == '/' || full_name[0] == '\\') return true;
+  if (full_name.find("..") == std::string_view::npos && full_name.find('\0') == std::string_view::npos) return false;
   size_t dots = 0, length = 0;   // of the path element so far
   for (const char c : full_name) {
     if (c == '\0') return true;
@@ -245,7 +246,7 @@ void locate_members(const ZipRead& read, uint64_t length, const ZipEnd& end, Zip
   uint64_t free_from = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     ZipMember& m = members[order[i]];
-    full_name = archive.prefix + "/" + m.name;
+    full_name.assign(archive.prefix).append("/").append(m.name);
     if (m.header_offset < free_from) {
       throw Error(Exit::damaged, "archive members overlap")
           .at(name).range(base + m.header_offset, base + free_from).found_only(full_name);

@@ -8,7 +8,7 @@
 namespace fsdpctl {
 namespace {
 
-constexpr size_t kLargestText = 4 << 20;   // lines that wait take memory: outputs of many small tensors have long ones
+constexpr size_t kLargestText = 16 << 20;   // lines that wait take memory: outputs of many small tensors have long ones
 
 }  // namespace
 

@@ -207,6 +207,7 @@ Manifest describe(const Checkpoint& checkpoint, const std::vector<TensorSum>& su
   if (checkpoint.source->is_directory()) manifest.metadata_file = tied_file(checkpoint);
   manifest.metadata_crc64 = metadata_sum(checkpoint);
   manifest.fingerprint = checkpoint_fingerprint(checkpoint, sums);
+  manifest.tensors.reserve(checkpoint.tensors.size());
   for (TensorIndex t = 0; t < checkpoint.tensors.size(); ++t) {
     const TensorInfo& info = checkpoint.tensors[t];
     manifest.tensors.push_back({std::string(info.key), std::string(dtype_name(info.dtype)), {info.shape.begin(), info.shape.end()}, sums[t].crc64});
@@ -215,7 +216,9 @@ Manifest describe(const Checkpoint& checkpoint, const std::vector<TensorSum>& su
 }
 
 std::string manifest_text(const Manifest& m) {
-  std::string out = fmt::format("{{\n\"fsdpctl_manifest\": {},\n", m.version);
+  std::string out;
+  out.reserve(4096 + 128 * m.tensors.size());
+  out += fmt::format("{{\n\"fsdpctl_manifest\": {},\n", m.version);
   append_member(out, "format", m.format);
   out += ",\n";
   if (!m.metadata_file.empty()) {

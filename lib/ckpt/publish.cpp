@@ -194,7 +194,7 @@ class Publication {
     list_casts(sums);
     Manifest manifest = describe(proof.reopened, sums_of_output(proof, sums));
     manifest.source_format = checkpoint_.format;
-    manifest.source_fingerprint = source_fingerprint(sums);
+    manifest.source_fingerprint = is_changed(sums) ? source_fingerprint(sums) : manifest.fingerprint;
     manifest.read_back = result_.read_back;
     manifest.changes = result_.changes;
     result_.fingerprint = manifest.fingerprint;
@@ -202,6 +202,16 @@ class Publication {
     const std::string path = single_ ? partial.manifest() : manifest_path(partial.data(), true);
     remove_tree(path);   // of a run that was killed after this step
     write_new_file(path, manifest_text(manifest));
+  }
+
+  // Can the output's fingerprint differ from the source's? Proven to be equal, it does not where nothing was cast or left out.
+  bool is_changed(const std::vector<TensorSum>& sums) const {
+    const auto cast = [&](TensorIndex t) {
+      return checkpoint_.tensors[t].piece_count > 0 && checkpoint_.pieces_of(t).front().stored != checkpoint_.tensors[t].dtype;
+    };
+    bool any = !not_carried_.empty();
+    for (TensorIndex t = 0; t < sums.size() && !any; ++t) any = cast(t);
+    return any;
   }
 
   // The content as it lies in the source: before casts.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -43,6 +44,7 @@ DcpMetadata fold(const std::string& pickle) {
 
 // ---- what it means, as text, from either side
 
+// Entries in their order, then the items, sorted.
 using Lines = std::vector<std::string>;
 
 std::string path_of(const DcpMetadata& m, const DcpEntry& e) {
@@ -64,9 +66,17 @@ Lines lines_of(const DcpMetadata& m) {
     }
     line += " " + std::string(dtype_name(e.dtype)) + dims_text(e.shape);
     for (uint32_t c = e.first_chunk; c < e.first_chunk + e.chunk_count; ++c) {
-      line += " " + dims_text({m.chunks[c].offset, e.shape.size()}) + dims_text({m.chunks[c].size, e.shape.size()});
+      line += " " + dims_text(m.chunks[c].box.offset) + dims_text(m.chunks[c].box.size);
     }
     lines.push_back(line);
+  }
+  const auto entries = static_cast<ptrdiff_t>(lines.size());
+  for (uint32_t c = 0; c < m.chunks.size(); ++c) {
+    const Piece& chunk = m.chunks[c];
+    if (chunk.source == kNoDcpFile) continue;
+    const DcpEntry& e = m.entries.at(chunk.tensor);
+    lines.push_back(std::string(e.fqn) + dims_text(chunk.box.offset) + " #" + std::to_string(c - e.first_chunk) + " " + std::string(m.names[chunk.source]) +
+                    " " + std::to_string(chunk.offset) + "+" + std::to_string(chunk.length));
   }
   for (const DcpStorage& s : m.storage) {
     std::string line = std::string(m.names[s.name]) + (s.has_box ? dims_text({s.box_offset, s.box_dims}) : "") + " #" + std::to_string(s.index) + " " +
@@ -74,6 +84,7 @@ Lines lines_of(const DcpMetadata& m) {
     for (uint32_t t = 0; t < s.transform_count; ++t) line += " " + std::string(m.names[m.transforms[s.first_transform + t]]);
     lines.push_back(line);
   }
+  std::sort(lines.begin() + entries, lines.end());
   return lines;
 }
 
@@ -109,6 +120,7 @@ Lines lines_of(const Value& metadata) {
     for (const Value& c : field(e.value, "chunks").items()) line += " " + size_text(field(c, "offsets")) + size_text(field(c, "sizes"));
     lines.push_back(line);
   }
+  const auto entries = static_cast<ptrdiff_t>(lines.size());
   for (const Entry& e : field(metadata, "storage_data").entries()) {
     const Value &offset = field(e.key, "offset"), &index = field(e.key, "index");
     std::string line = std::string(field(e.key, "fqn").text()) + (offset.is(Kind::none) ? "" : size_text(offset)) + " #" +
@@ -119,6 +131,7 @@ Lines lines_of(const Value& metadata) {
     }
     lines.push_back(line);
   }
+  std::sort(lines.begin() + entries, lines.end());
   return lines;
 }
 
@@ -214,7 +227,7 @@ TEST(DcpMetadata, WriterAndReaderAgree) {
   EXPECT_EQ(lines[0], "layers.0.\xC3\xA4: 'layers' 0 '' 70000 bfloat16[70000, 2, 3, 4, 5] [65536, 0, 0, 0, 0][4464, 2, 3, 4, 5]");
   EXPECT_EQ(lines[1], "v1: bytes");
   EXPECT_EQ(lines[400], "layers.0.\xC3\xA4[65536, 0, 0, 0, 0] #300 __300_0.distcp 1099511627775+2147483648");
-  EXPECT_EQ(lines[799], "v399 #-1 __300_0.distcp 399+1");
+  EXPECT_EQ(lines[401], "v1 #-1 __300_0.distcp 1+1");
   EXPECT_EQ(m.protocol, 2);
   EXPECT_TRUE(m.old_homes);
   EXPECT_EQ(m.property_fields, 5u);
@@ -262,6 +275,7 @@ TEST(DcpMetadata, ReadsObjectsThatLookDifferentInTurn) {
   }
   writer.end_items();
   writer.end();
+  std::sort(expected.begin() + kTensors, expected.end());
   EXPECT_EQ(lines_of(fold(out)), expected);
 }
 

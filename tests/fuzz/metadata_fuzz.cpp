@@ -16,7 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     uint64_t sum = 0;
     for (const DcpEntry& e : metadata.entries) {
       for (uint32_t c = e.first_chunk; c < e.first_chunk + e.chunk_count; ++c) {
-        for (size_t d = 0; d < e.shape.size(); ++d) sum += static_cast<uint64_t>(metadata.chunks.at(c).offset[d] ^ metadata.chunks.at(c).size[d]);
+        const Piece& chunk = metadata.chunks.at(c);
+        for (size_t d = 0; d < e.shape.size(); ++d) sum += static_cast<uint64_t>(chunk.box.offset[d] ^ chunk.box.size[d]);
+        if (chunk.source != kNoDcpFile) sum += metadata.names.at(chunk.source).size() + metadata.entries.at(chunk.tensor).fqn.size();
       }
       for (uint32_t i = 0; i < e.element_count; ++i) sum += metadata.elements.at(e.first_element + i).key().size();
       sum += e.fqn.size();

@@ -153,7 +153,7 @@ TEST_F(Memory, TensorsAndPiecesCostWhatTheyMay) {
 
 TEST_F(Memory, PiecesCostWhatTheyMayHoweverTheyWerePickled) {
   PythonMetadata what;
-  what.tensors = 100;
+  what.tensors = 250;
   what.ranks = 1000;
   const long catalog = (what.tensors * 256 + what.tensors * what.ranks * 128) / 1024;
   for (const auto& [protocol, shared] : std::vector<std::pair<int, bool>>{{4, false}, {4, true}, {5, true}, {3, false}, {2, true}}) {
@@ -161,7 +161,8 @@ TEST_F(Memory, PiecesCostWhatTheyMayHoweverTheyWerePickled) {
     what.protocol = protocol;
     what.shared_sizes = what.shared_properties = what.shared_chunk_sizes = shared;
     const std::string source = plan(what);
-    EXPECT_LT(peak({"inspect", source}), kProgramKib + catalog);
+    // While they are read, what is shared and the pickle's memo come on top.
+    EXPECT_LT(peak({"inspect", source}), kProgramKib + 2 * catalog);
     EXPECT_LT(peak({"reshard", source, "-o", output(), "--world-size", "768", "--dry-run"}), kProgramKib + 2 * catalog);
     fs::remove_all(source);
   }
