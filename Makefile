@@ -42,7 +42,7 @@ lint:
 	scripts/lint.sh
 
 install: configure
-	cmake --build $(BUILD) --target fsdpctl_generated
+	cmake --build $(BUILD) --target fsdpctl_installed
 	cmake --install $(BUILD)
 
 clean:

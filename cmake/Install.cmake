@@ -23,6 +23,13 @@ foreach(item IN ITEMS man:fsdpctl.1 bash:fsdpctl.bash zsh:_fsdpctl fish:fsdpctl.
 endforeach()
 add_custom_target(fsdpctl_generated ALL DEPENDS ${generated_files})
 
+# All that is installed, and nothing else: what `make install` builds.
+add_custom_target(fsdpctl_installed)
+add_dependencies(fsdpctl_installed fsdpctl_generated fsdpctl fsdpctl_base fsdpctl_ckpt fsdpctl_formats)
+if(TARGET fsdpctl_cuda)
+  add_dependencies(fsdpctl_installed fsdpctl_cuda)
+endif()
+
 install(TARGETS fsdpctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${generated}/fsdpctl.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${generated}/fsdpctl.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME fsdpctl)
