@@ -210,13 +210,14 @@ TEST(File, EveryOperationCanBeMadeToFail) {
       {"list", [&] { list_directory(dir.path()); }},
       {"lock", [&] { FileLock::try_lock(dir / "l"); }},
   };
-  for (const auto& [operation, body] : cases) {
+  for (const auto& each : cases) {
+    const auto& operation = each.first;
     std::string touched;
     HookGuard hook([&](std::string_view op, const std::string& path) {
       if (op == operation) touched = path;
       return op == operation ? EIO : 0;
     });
-    const Finding f = error_of(body);
+    const Finding f = error_of(each.second);
     EXPECT_EQ(f.code, Exit::failed) << operation;
     EXPECT_EQ(f.found, "Input/output error") << operation;
     EXPECT_THAT(touched, HasSubstr(dir.path())) << operation;

@@ -90,7 +90,7 @@ Lines lines_of(const DcpMetadata& m) {
 
 // Fields of an inert object.
 const Value& field(const Value& object, std::string_view name) {
-  static const Value none;
+  static const Value none{};
   const Value& state = object.node<ObjectNode>().state;
   const Value* found = state.is(Kind::dict) ? state.find(name) : nullptr;
   return found ? *found : none;

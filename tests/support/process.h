@@ -26,6 +26,13 @@ ProcessResult run_process(const std::vector<std::string>& argv, const ProcessOpt
 // The fsdpctl of this build; `arguments` without the program's name.
 ProcessResult run_fsdpctl(const std::vector<std::string>& arguments, const ProcessOptions& options = {});
 
+// Sanitizers take time and memory of their own, so that limits on either mean nothing.
+#ifdef FSDPCTL_SANITIZED
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // The interpreter of the environment that scripts/setup.sh makes (or FSDPCTL_TORCH_PYTHON); empty when absent. Tests then say
 // GTEST_SKIP() << kNoTorch.
 std::string torch_python();

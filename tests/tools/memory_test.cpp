@@ -10,15 +10,6 @@
 #include "tests/support/python_metadata.h"
 #include "tests/support/temp_dir.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define FSDPCTL_SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FSDPCTL_SANITIZED 1
-#endif
-
 namespace fsdpctl {
 namespace {
 
@@ -39,9 +30,7 @@ void put_sparse(const std::string& path, std::string header, uint64_t bytes) {
 class Memory : public testing::Test {
  protected:
   void SetUp() override {
-#ifdef FSDPCTL_SANITIZED
-    GTEST_SKIP() << "sanitizers keep memory of their own";
-#endif
+    if (kSanitized) GTEST_SKIP() << "sanitizers keep memory of their own";
   }
 
   static constexpr int64_t kColumns = 4096;

@@ -136,7 +136,7 @@ TEST(Printer, AFindingFitsOnAScreenWhateverNamesAFileHas) {
 TEST(Printer, JsonIsValidWhateverTheBytesAre) {
   Fixture f(json());
   f.printer.record("tensor", {{"key", "\xff\xfe\xed\xa0\x80 \x01\""}});
-  EXPECT_NO_THROW(nlohmann::json::parse(f.out.text()));
+  EXPECT_TRUE(nlohmann::json::accept(f.out.text()));
 }
 
 TEST(Progress, IsDrawnAndErasedOnATerminal) {
