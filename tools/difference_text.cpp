@@ -21,15 +21,6 @@ std::string values_text(const Difference& d) {
   return text;
 }
 
-// Values may be long lists; JSON has them whole.
-std::string clipped(const std::string& text) {
-  constexpr size_t kMost = 120;
-  if (text.size() <= kMost) return text;
-  size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return fmt::format("{} ... {} more", text.substr(0, end), count_text(text.size() - end, "byte"));
-}
-
 std::string detail(const Difference& d, const DifferenceWords& words) {
   switch (d.kind) {
     case Difference::Kind::missing:

@@ -133,7 +133,7 @@ void print_text(const Inspected& inspected, Printer& printer) {
   if (!placements.empty() && (checkpoint.world_size > 1 || overview.placements.size() > 1)) {
     printer.row("placement", placements);
   }
-  for (const auto& fact : checkpoint.facts) printer.row(fact.first, fact.second);
+  for (const auto& fact : checkpoint.facts) printer.row(fact.first, clipped(fact.second));
   for (const Part part : {Part::model, Part::optimizer, Part::extra}) {
     const PartTotal& total = overview.parts[static_cast<int>(part)];
     if (total.tensors > 0 || part == Part::model)

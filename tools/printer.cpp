@@ -96,6 +96,14 @@ std::string shown_key(std::string_view key) {
   return key.empty() ? "(root)" : std::string(key);
 }
 
+std::string clipped(std::string_view text) {
+  constexpr size_t kMost = 120;
+  if (text.size() <= kMost) return std::string(text);
+  size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return fmt::format("{} ... {} more", text.substr(0, end), count_text(text.size() - end, "byte"));
+}
+
 Json finding_fields(const Finding& finding) {
   Json where = Json::object();
   if (!finding.where.path.empty()) where["path"] = finding.where.path;

@@ -94,6 +94,8 @@ class Progress {
 std::string visible(std::string_view text);
 // A key or path in the tree; what lies at the root has an empty one.
 std::string shown_key(std::string_view key);
+// The beginning of a value that may be long, and how much is left out: JSON has it whole.
+std::string clipped(std::string_view text);
 // The fields of a finding, as in every JSON record that has one.
 Json finding_fields(const Finding& finding);
 

@@ -133,6 +133,14 @@ TEST(Printer, AFindingFitsOnAScreenWhateverNamesAFileHas) {
   EXPECT_NE(f.err.text().find("\xc3\xa9 ... "), std::string::npos);
 }
 
+TEST(Printer, LongValuesAreClippedBetweenCharacters) {
+  EXPECT_EQ(clipped(std::string(120, 'x')), std::string(120, 'x'));
+  EXPECT_EQ(clipped(std::string(1500, 'x')), std::string(120, 'x') + " ... 1,380 bytes more");
+  const std::string e = "\xc3\xa9";  // two bytes, of which the second would be number 120
+  EXPECT_EQ(clipped(std::string(119, 'x') + e + "y"), std::string(119, 'x') + " ... 3 bytes more");
+  EXPECT_EQ(shown_key(""), "(root)");
+}
+
 TEST(Printer, JsonIsValidWhateverTheBytesAre) {
   Fixture f(json());
   f.printer.record("tensor", {{"key", "\xff\xfe\xed\xa0\x80 \x01\""}});
