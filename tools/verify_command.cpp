@@ -36,6 +36,9 @@ void check_file(const SmallFile& file, const VerifyCommandOptions& options, cons
 }
 
 void check(const VerifyCommandOptions& options, const Context& context) {
+  if (options.force && options.write_lock.empty() && !options.write_manifest) {
+    throw Error(Exit::usage, "option needs another one").key("--force").saw("--write-lock or --write-manifest", "neither");
+  }
   if (!options.write_lock.empty()) {
     if (options.paths.size() > 1) {
       throw Error(Exit::usage, "a lock file is of one checkpoint")
@@ -101,6 +104,7 @@ VerifyOptions verify_options(const VerifyCommandOptions& options, const EngineSe
   how.data = options.data || options.count_nonfinite;
   how.count_nonfinite = options.count_nonfinite;
   how.engine = session.options();
+  how.replace_manifest = options.force;
   how.open.follow_links = options.follow_links;
   return how;
 }
@@ -157,15 +161,15 @@ Run declare(CLI::App& app, const FormatList&) {
   app.add_flag("--data", options->data, "read every byte: checksums of manifest and ZIP members, replicas equal");
   app.add_flag("--count-nonfinite", options->count_nonfinite, "count NaN and Inf in each tensor (reads the data)");
   app.add_flag("--write-manifest", options->write_manifest,
-               "seal a checkpoint that has no manifest: read all data and add fsdpctl.manifest.json beside it");
+               "seal a checkpoint that has no manifest: read all data and add fsdpctl.manifest.json (of a single file X: "
+               "X.fsdpctl.json) beside it");
   app.add_option("--against", options->against,
                  "names, dtypes and shapes must be those of this checkpoint or lock file")
       ->type_name("CKPT|LOCK");
-  auto* write_lock =
-      app.add_option("--write-lock", options->write_lock, "write names, dtypes and shapes to a file for --against")
-          ->type_name("FILE");
+  app.add_option("--write-lock", options->write_lock, "write names, dtypes and shapes to a file for --against")
+      ->type_name("FILE");
   app.add_option("--junit", options->junit, "also write a JUnit report, replacing an older one")->type_name("FILE");
-  app.add_flag("--force", options->force, "replace an existing lock file")->needs(write_lock);
+  app.add_flag("--force", options->force, "replace an existing lock file or manifest");
   app.add_flag("--follow-links", options->follow_links, "follow symbolic links that lead out of the checkpoint");
   return [options](const Context& context) { return run_verify(*options, context); };
 }

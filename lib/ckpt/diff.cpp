@@ -49,6 +49,7 @@ std::string tensor_text(const Checkpoint& c, const LeafInfo& leaf) {
 }
 
 bool same_recorded_fingerprint(const Checkpoint& a, const Checkpoint& b, FindingSink& sink) {
+  if (!is_untouched(a) || !is_untouched(b)) return false;   // what was written since, the manifests do not know
   const std::optional<Manifest> ma = find_manifest(a, sink);
   if (!ma) return false;
   const std::optional<Manifest> mb = find_manifest(b, sink);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kDirectoryName = "fsdpctl.manifest.json";
 constexpr std::string_view kFileEnding = ".fsdpctl.json";
 constexpr uint64_t kMaxText = 512u << 20;
-// Metadata files up to this size are summed whole; of larger ones (single files with all their data) both ends and the size are.
+// Metadata files up to this size are summed whole; of larger ones both ends and the size are.
 constexpr uint64_t kMaxWhole = 64u << 20;
 constexpr uint64_t kEnd = 1u << 20;
 
@@ -165,10 +165,28 @@ std::string tied_file(const Checkpoint& checkpoint) {
   return base_name(checkpoint.source->path());
 }
 
+bool holds_data(const Checkpoint& checkpoint, SourceIndex file) {
+  return std::any_of(checkpoint.pieces.begin(), checkpoint.pieces.end(), [&](const Piece& p) { return p.source == file; });
+}
+
+uint64_t catalog_sum(const Checkpoint& checkpoint, uint64_t size) {
+  uint64_t raw = 0, bytes = 0;
+  const auto add = [&](std::string_view line) {
+    raw = crc64_raw(std::as_bytes(std::span(line)), raw);
+    bytes += line.size();
+  };
+  for (const TensorInfo& info : checkpoint.tensors) {
+    add(fmt::format("{}\t{}\t{}\n", info.key, dtype_name(info.dtype), dims_text(info.shape)));
+  }
+  add(fmt::format("{}\n", size));
+  return crc64_finish(raw, bytes);
+}
+
 uint64_t metadata_sum(const Checkpoint& checkpoint) {
   Source& source = *checkpoint.source;
   const SourceIndex index = source.add(tied_file(checkpoint));
   const uint64_t size = source.file(index).size;
+  if (holds_data(checkpoint, index)) return catalog_sum(checkpoint, size);
   if (size <= kMaxWhole) {
     uint64_t raw = 0;
     std::vector<std::byte> buffer(std::min(size, kEnd));
@@ -276,7 +294,7 @@ Manifest parse_manifest(std::string_view text, const std::string& file_name) {
   return std::move(reader.manifest);
 }
 
-std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink& sink) {
+std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink& sink, Severity unreadable) {
   std::string name;
   try {
     const std::optional<std::string> text = read_manifest_text(checkpoint, name);
@@ -287,13 +305,30 @@ std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink&
     sink.report(warning("manifest belongs to another save and is ignored")
                     .at(name)
                     .saw("crc64 " + hex64(manifest.metadata_crc64) + " of " + tied_file(checkpoint), "crc64 " + hex64(sum))
-                    .try_("fsdpctl verify --write-manifest " + checkpoint.source->path()));
+                    .try_("if it was saved again on purpose, --write-manifest --force seals it; else it is damaged"));
   } catch (const Error& e) {
     if (e.code() == Exit::interrupted) throw;
-    Finding finding = warning("manifest cannot be read and is ignored");
+    Finding finding = error(e.code(), "manifest cannot be read and is ignored");
+    finding.severity = unreadable;
     sink.report(finding.at(name).found_only(e.what()));
   }
   return std::nullopt;
+}
+
+bool has_manifest_file(const Checkpoint& checkpoint) {
+  const FileStat there = stat_path(manifest_path(checkpoint.source->path(), checkpoint.source->is_directory()));
+  return there.kind != FileKind::absent || there.is_link;
+}
+
+bool is_untouched(const Checkpoint& checkpoint) {
+  const Source& source = *checkpoint.source;
+  const FileStat manifest = stat_path(manifest_path(source.path(), source.is_directory()));
+  if (manifest.kind != FileKind::file) return false;
+  const auto is_older = [&](const std::string& name) {
+    const FileStat file = stat_path(source.is_directory() ? join_path(source.path(), name) : source.path());
+    return file.kind == FileKind::file && file.mtime_ns <= manifest.mtime_ns;
+  };
+  return is_older(tied_file(checkpoint)) && std::all_of(checkpoint.data_files.begin(), checkpoint.data_files.end(), is_older);
 }
 
 std::string manifest_path(const std::string& output, bool directory) {

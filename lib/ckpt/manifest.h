@@ -7,8 +7,9 @@
 //    "tensors": [{"key": "model.w", "dtype": "float32", "shape": [2, 3], "crc64": "..."}]}
 //
 // `source` is there where fsdpctl made the checkpoint from another one, `metadata_file` in directories. metadata_crc64 ties the manifest
-// to one save: the CRC-64/XZ of the metadata file (of the file itself where there is only one); beyond 64 MiB of its first
-// and last MiB and its size as 8 little-endian bytes. Names that are no UTF-8 stand in `key_hex`. Unknown members are skipped.
+// to one save: the CRC-64/XZ of the metadata file; beyond 64 MiB of its first and last MiB and its size as 8 little-endian bytes.
+// Where that file holds data, whose damage must not look like another save: of a line "key TAB dtype TAB shape" for each tensor,
+// and its size. Names that are no UTF-8 stand in `key_hex`. Unknown members are skipped.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +57,15 @@ std::string manifest_text(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::string& file_name);   // Error(damaged)
 
 // The manifest that belongs to this checkpoint, nullopt when there is none. One of another save (its metadata
-// CRC differs) or an unreadable one is reported as a warning and ignored.
-std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink& sink);
+// CRC differs) is reported as a warning, an unreadable one as `unreadable`, and ignored.
+std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink& sink, Severity unreadable = Severity::warning);
+
+// A manifest file lies beside the checkpoint, whatever it holds.
+bool has_manifest_file(const Checkpoint& checkpoint);
+
+// As far as times of files tell, nothing of the checkpoint was written after its manifest, which is there.
+bool is_untouched(const Checkpoint& checkpoint);
+
 std::string manifest_path(const std::string& output, bool directory);
 
 }  // namespace fsdpctl

@@ -62,6 +62,8 @@ void check_shared_fields(const Checkpoint& checkpoint, FindingSink& sink) {
   }
 }
 
+constexpr const char* kSavedAgain = "restore it from another copy; if it was saved again on purpose, --write-manifest --force seals it";
+
 void check_manifest_names(const Checkpoint& checkpoint, const Manifest& manifest, FindingSink& sink) {
   std::unordered_map<std::string_view, const ManifestTensor*> recorded;
   for (const ManifestTensor& m : manifest.tensors) recorded.emplace(m.key, &m);
@@ -103,7 +105,7 @@ void check_manifest_sums(const Checkpoint& checkpoint, const Manifest& manifest,
                     .at(pieces.size() == 1 ? checkpoint.source->file(pieces[0].source).name : std::string())
                     .key(std::string(checkpoint.tensors[t].key))
                     .saw("crc64 " + hex64(hit->second), "crc64 " + hex64(sums[t].crc64))
-                    .try_("restore this tensor's files from another copy"));
+                    .try_(kSavedAgain));
   }
 }
 
@@ -146,17 +148,24 @@ void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOpti
   check_tiling(checkpoint, sink);
   resolve_pieces(checkpoint, options.engine.threads, sink);
   check_shared_fields(checkpoint, sink);
-  const std::optional<Manifest> manifest = find_manifest(checkpoint, sink);
-  report.has_manifest = manifest.has_value();
-  if (seal && manifest) {
-    throw Error(Exit::usage, "checkpoint has a manifest already").at(checkpoint.source->path()).try_("fsdpctl verify --data " + report.path);
+  if (seal && !options.replace_manifest && has_manifest_file(checkpoint)) {
+    throw Error(Exit::usage, "checkpoint has a manifest already").at(checkpoint.source->path()).try_("verify --data compares with it; --force replaces it");
   }
+  std::optional<Manifest> manifest;
+  if (!seal) manifest = find_manifest(checkpoint, sink, Severity::error);
+  report.has_manifest = manifest.has_value();
   if (manifest) check_manifest_names(checkpoint, *manifest, sink);
   if (!options.data) return;
   std::vector<bool> readable = readable_tensors(checkpoint, sink);
   sums = check_data(checkpoint, readable, options, report, sink);
   if (manifest) check_manifest_sums(checkpoint, *manifest, sums, readable, report, sink);
-  if (!sink.has_errors()) report.fingerprint = checkpoint_fingerprint(checkpoint, sums);
+  if (sink.has_errors()) return;
+  report.fingerprint = checkpoint_fingerprint(checkpoint, sums);
+  if (manifest && manifest->fingerprint != report.fingerprint) {   // and each tensor is what it was
+    sink.report(error(Exit::damaged, "values that are no tensors differ from the manifest")
+                    .saw("fingerprint " + hex64(manifest->fingerprint), "fingerprint " + hex64(report.fingerprint))
+                    .try_(kSavedAgain));
+  }
 }
 
 Examined examine(const FormatList& formats, const std::string& path, const VerifyOptions& options, bool seal, VerifyReport& report) {
@@ -172,7 +181,7 @@ Examined examine(const FormatList& formats, const std::string& path, const Verif
   return found;
 }
 
-// Gives it its name when it is whole. One of another save was reported as ignored; it is replaced in one step.
+// Gives it its name when it is whole; an older one is replaced in one step.
 void put_manifest(const std::string& path, const std::string& text) {
   const std::string partial = path + ".partial";
   remove_tree(partial);

@@ -22,6 +22,7 @@ Exit exit_code(const std::vector<Finding>& findings);
 struct VerifyOptions {
   bool data = false;             // read every byte
   bool count_nonfinite = false;  // NaN and Inf per tensor; needs data
+  bool replace_manifest = false; // write_manifest only
   EngineOptions engine;
   OpenOptions open;
 };
@@ -54,7 +55,7 @@ VerifyReport verify(const FormatList& formats, const std::string& path, const Ve
 
 // Seals a foreign checkpoint: verifies all data and adds a manifest beside it, the one exception to "an input is
 // never changed". nullopt, and nothing is written, where `report` (always filled) has errors. Error(usage), before data is read, if
-// there is a manifest already.
+// there is a manifest file already, of whatever content, and it is not to be replaced.
 std::optional<Manifest> write_manifest(const FormatList& formats, const std::string& path, const VerifyOptions& options,
                                        VerifyReport& report);
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+
 #include "lib/base/checksum.h"
 #include "tests/support/made_checkpoint.h"
 #include "tests/support/temp_dir.h"
@@ -95,30 +98,46 @@ TEST(Manifest, BelongsToOneSave) {
   const Manifest made = describe(s.m.checkpoint, s.sums);
   EXPECT_EQ(made.metadata_file, "made.bin");
   EXPECT_EQ(made.tensors.at(0).key, "w");
-  const std::string bytes = read_text(s.dir / "made.bin", 1000);
-  EXPECT_EQ(made.metadata_crc64, crc64(std::as_bytes(std::span(bytes))));
   write_new_file(manifest_path(s.dir.path(), true), manifest_text(made));
   const auto found = find_manifest(s.m.checkpoint, sink);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->tensors[0].crc64, 5u);
   EXPECT_TRUE(sink.all().empty());
 
-  // The same directory, saved over.
+  EXPECT_TRUE(is_untouched(s.m.checkpoint));
+
+  // Damaged, which is for verify to see; then saved over.
   FileHandle::open_write(s.dir / "made.bin").write(0, std::as_bytes(std::span("x", 1)));
+  EXPECT_TRUE(find_manifest(s.m.checkpoint, sink).has_value());
+  std::filesystem::last_write_time(s.dir / "made.bin", std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_FALSE(is_untouched(s.m.checkpoint));
+  s.m.checkpoint.tensors[0].dtype = DType::int32;
   EXPECT_FALSE(find_manifest(s.m.checkpoint, sink).has_value());
   ASSERT_EQ(sink.all().size(), 1u);
   EXPECT_EQ(sink.all()[0].severity, Severity::warning);
   EXPECT_EQ(sink.all()[0].what, "manifest belongs to another save and is ignored");
 }
 
-TEST(Manifest, OfLargeFilesBothEndsAndTheSizeCount) {
+TEST(Manifest, AMetadataFileWithoutDataIsSummed) {
   Stored s;
+  write_new_file(s.dir / "index", "names");
+  s.m.checkpoint.metadata_file = "index";
+  s.m.checkpoint.source = Source::open(s.dir.path());
+  s.m.checkpoint.source->add("made.bin");
+  EXPECT_EQ(describe(s.m.checkpoint, s.sums).metadata_crc64, crc64(std::as_bytes(std::span("names", 5))));
+}
+
+TEST(Manifest, OfLargeMetadataBothEndsAndTheSizeCount) {
+  Stored s;
+  write_new_file(s.dir / "index", "");
+  s.m.checkpoint.metadata_file = "index";
   const uint64_t size = (uint64_t{64} << 20) + 4096;
-  FileHandle file = FileHandle::open_write(s.dir / "made.bin");
+  FileHandle file = FileHandle::open_write(s.dir / "index");
   file.resize(size);   // sparse
   Stored* self = &s;
   const auto sum = [self] {
     self->m.checkpoint.source = Source::open(self->dir.path());
+    for (Piece& piece : self->m.checkpoint.pieces) piece.source = self->m.checkpoint.source->add("made.bin");
     return describe(self->m.checkpoint, self->sums).metadata_crc64;
   };
   const uint64_t before = sum();
@@ -142,6 +161,11 @@ TEST(Manifest, AnUnreadableOneIsAWarning) {
   EXPECT_FALSE(find_manifest(s.m.checkpoint, sink).has_value());
   ASSERT_EQ(sink.all().size(), 1u);
   EXPECT_EQ(sink.all()[0].what, "manifest cannot be read and is ignored");
+  EXPECT_EQ(sink.all()[0].severity, Severity::warning);
+  EXPECT_TRUE(has_manifest_file(s.m.checkpoint));
+  FindingSink verifying(/*strict=*/false);
+  find_manifest(s.m.checkpoint, verifying, Severity::error);   // as verify asks
+  EXPECT_TRUE(verifying.has_errors());
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ Outcome read_item(const std::string& bytes, bool ends, uint64_t base = 0) {
     ++outcome.reads;
     ASSERT_LE(offset, bytes.size());
     ASSERT_LE(out.size(), bytes.size() - offset);
-    std::memcpy(out.data(), bytes.data() + offset, out.size());
+    std::copy_n(bytes_of_text(bytes).data() + offset, out.size(), out.data());
   };
   const Bytes all = bytes_of_text(bytes);
   const Bytes head = ends ? all.first(std::min<size_t>(all.size(), kItemHead)) : Bytes();

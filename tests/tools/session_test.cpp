@@ -353,6 +353,37 @@ TEST_F(Session, SealingFindsLaterDamageAndNamesTheTensor) {
   EXPECT_NE(get_file(at("report.xml")).find("failures=\"1\""), std::string::npos);
 }
 
+// A file that is its own metadata: damage is not taken for another save.
+TEST_F(Session, SealsOfSingleFilesFindDamageToo) {
+  for (const std::string ending : {"safetensors", "h5", "pt"}) {
+    SCOPED_TRACE(ending);
+    const std::string file = at("all." + ending), to = ending == "h5" ? "hdf5" : ending == "pt" ? "torch" : ending;
+    expect(0, {"convert", kSample, "-o", file, "--to", to});
+    fs::copy(file, at("copy." + ending));
+    fs::copy(file + ".fsdpctl.json", at("copy." + ending + ".fsdpctl.json"));
+    uint64_t offset = 0;
+    for (const nlohmann::json& object : json_lines(expect(0, {"inspect", "--json", "--pieces", "--name", "model.core.tok.weight", file}).out)) {
+      if (object["message_type"] == "piece") offset = object["offset"].get<uint64_t>() + 5;
+    }
+    flip_byte(file, offset);
+    EXPECT_NE(expect(3, {"verify", "--data", file}).out.find("checksum mismatch"), std::string::npos);
+    expect(ending == "pt" ? 3 : 1, {"diff", file, at("copy." + ending)});
+    // Sealing again needs to be meant.
+    EXPECT_NE(expect(2, {"verify", "--write-manifest", file}).err.find("manifest already"), std::string::npos);
+    if (ending == "pt") continue;   // its own checksums say that it is damaged
+    expect(0, {"verify", "--write-manifest", "--force", file});
+    expect(0, {"verify", "--data", file});
+  }
+}
+
+TEST_F(Session, ACutManifestIsDamage) {
+  fs::copy(kSample, at("ckpt"), fs::copy_options::recursive);
+  expect(0, {"verify", "--write-manifest", at("ckpt")});
+  fs::resize_file(at("ckpt/fsdpctl.manifest.json"), 100);
+  EXPECT_NE(expect(3, {"verify", at("ckpt")}).out.find("manifest cannot be read"), std::string::npos);
+  expect(0, {"inspect", at("ckpt")});
+}
+
 TEST_F(Session, LocksSayWhatIsCompatible) {
   expect(0, {"verify", kSample, "--write-lock", at("model.lock")});
   EXPECT_NE(expect(2, {"verify", kSample, "--write-lock", at("model.lock")}).err.find("output exists"),
