@@ -9,6 +9,14 @@
 
 namespace fsdpctl {
 
+namespace {
+
+constexpr std::string_view kReport = "other checkpoint files lie beside this one and are not read; each is opened by its name";
+
+}  // namespace
+
+bool is_unread_files_report(const Finding& finding) { return finding.what == kReport; }
+
 bool is_other_checkpoint_file(std::string_view name) {
   constexpr std::array<std::string_view, 5> endings = {".bin", ".pt", ".pth", ".ckpt", ".distcp"};
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) { return name.ends_with(ending); });
@@ -26,7 +34,7 @@ void report_unread_files(const Source& directory, const std::vector<std::string>
   // The optimizer is what people miss.
   const auto missed = std::find_if(names.begin(), names.end(), [](const std::string& name) { return name.starts_with("optim"); });
   const std::string& example = missed == names.end() ? names.front() : *missed;
-  sink.report(warning("other checkpoint files lie beside this one and are not read; each is opened by its name")
+  sink.report(warning(std::string(kReport))
                   .at(directory.path())
                   .found_only(some_names(names))
                   .try_("fsdpctl inspect " + join_path(directory.path(), example)));

@@ -17,6 +17,9 @@ bool is_other_checkpoint_file(std::string_view name);
 // A warning that names them, and how to read one; nothing where there are none.
 void report_unread_files(const Source& directory, const std::vector<std::string>& names, FindingSink& sink);
 
+// Is it that warning?
+bool is_unread_files_report(const Finding& finding);
+
 // "a, b, c and 5 more"
 std::string some_names(const std::vector<std::string>& names);
 

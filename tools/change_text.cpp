@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/unread_files.h"
 #include "lib/base/cast.h"
 #include "tools/size_text.h"
 
@@ -12,6 +13,10 @@ namespace {
 
 bool is_cast(const Change& change) {
   return change.kind == "cast";
+}
+
+bool is_not_carried(const Change& change) {
+  return change.kind == "not carried";
 }
 
 bool changed_values(const CastCounts& counts) {
@@ -58,6 +63,15 @@ void print_sum_of_casts(const std::vector<Change>& changes, Printer& printer) {
                                   counted ? counts_text(sum) : "counted when they are written"));
 }
 
+// All files in one line, as their warning has them.
+void print_not_carried(const std::vector<Change>& changes, Printer& printer) {
+  std::vector<std::string> names;
+  for (const Change& change : changes) {
+    if (is_not_carried(change)) names.push_back(change.key);
+  }
+  if (!names.empty()) printer.row("not carried", some_names(names));
+}
+
 }  // namespace
 
 void print_changes(const std::vector<Change>& changes, Printer& printer) {
@@ -66,6 +80,7 @@ void print_changes(const std::vector<Change>& changes, Printer& printer) {
   for (const Change& change : changes) {
     printer.record("change", fields(change));
     if (printer.json()) continue;
+    if (is_not_carried(change) && !all) continue;
     if (is_cast(change) && !all && !(change.casts && changed_values(*change.casts))) continue;
     if (shown == Printer::kMostFindings) {
       ++left_out;
@@ -79,6 +94,7 @@ void print_changes(const std::vector<Change>& changes, Printer& printer) {
     printer.text(fmt::format("  ... and {} more; --json and the manifest list all", count_text(left_out)));
   }
   print_sum_of_casts(changes, printer);
+  if (!all) print_not_carried(changes, printer);
 }
 
 }  // namespace fsdpctl

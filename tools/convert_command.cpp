@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lib/ckpt/select.h"
+#include "tools/beside.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
 #include "tools/open_input.h"
@@ -144,8 +145,10 @@ Exit run_convert(const Options& options, const Context& context) {
   FindingSink sink;
   Opened opened = open_input(context, options.input, sink, options.output.follow_links);
   if (!options.output.dry_run) resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
+  report_beside(opened, sink);
   context.printer.remarks(sink.all());
   Job job;
+  job.changes = changes_of_beside(opened);
   const Checkpoint selected = select(opened.checkpoint, selection, job.changes);
   job.verb = "convert";
   job.checkpoint = &selected;

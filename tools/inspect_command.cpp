@@ -9,6 +9,7 @@
 #include "lib/ckpt/select.h"
 #include "lib/ckpt/tiling.h"
 #include "lib/ckpt/verify.h"
+#include "tools/beside.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
 
@@ -75,6 +76,7 @@ Exit inspect_one(const std::string& path, const InspectOptions& options, const C
     quiet.threads = 1;
     inspected.overview = make_overview(inspected.opened, inspected.parts, quiet, sink);
   }
+  report_beside(inspected.opened, sink);
   inspected.findings = sink.all();
   if (options.fingerprint || options.sha256) sum_data(inspected, options, context.printer);
   print_overview(inspected, context.printer);

@@ -32,18 +32,36 @@ bool has_ending(const std::string& path, const std::vector<std::string_view>& en
                      [&](std::string_view ending) { return path.size() > ending.size() && path.ends_with(ending); });
 }
 
-void check_ending(const OutputOptions& options, const Format& format, const FormatList& formats) {
+// A directory that is written from a directory of such a name: Lightning calls its sharded checkpoints last.ckpt.
+bool is_named_as_input(const std::string& output, const std::string& input, std::string_view ending) {
+  const std::string directory = stat_path(input).kind == FileKind::file ? parent_path(input) : without_slashes(input);
+  return output.ends_with(ending) && stat_path(directory).kind == FileKind::directory && directory.ends_with(ending);
+}
+
+bool is_refused_ending(const std::string& output, const std::string& input, const Format& format, const Format& other) {
+  const Capabilities can = format.capabilities();
+  std::vector<std::string_view> endings = other.capabilities().endings;
+  std::erase_if(endings, [&](std::string_view ending) {
+    return !can.single_file && is_named_as_input(output, input, ending);
+  });
+  return has_ending(output, endings);
+}
+
+void check_ending(const OutputOptions& options, const std::string& input, const Format& format,
+                  const Context& context) {
   const std::string name = without_slashes(options.path);
   if (has_ending(name, format.capabilities().endings)) {
     if (options.path.ends_with('/')) throw Error(Exit::usage, "output is one file, not a directory").at(options.path);
     return;
   }
-  for (const auto& other : formats) {
-    if (!has_ending(name, other->capabilities().endings)) continue;
+  for (const auto& other : context.formats) {
+    if (!is_refused_ending(name, input, format, *other)) continue;
     throw Error(Exit::usage, "output's name belongs to another format")
         .at(options.path)
         .saw(fmt::format("a name for {}", format.name()), fmt::format("one that ends as {} files do", other->name()))
-        .try_(fmt::format("--to {}", other->name()));
+        .try_(options.keeps_format ? fmt::format("fsdpctl convert {} -o {} --to {}", shell_quoted(input),
+                                                 shell_quoted(name), other->name())
+                                   : fmt::format("--to {}", other->name()));
   }
   if (format.capabilities().single_file && options.path.ends_with('/')) {
     throw Error(Exit::usage, "output is one file, not a directory").at(options.path);
@@ -155,7 +173,7 @@ void check_output(const OutputOptions& options, const std::string& input, const 
   if (output.empty() || output == "/" || name == "." || name == "..") {
     throw Error(Exit::usage, "output needs a name").key("--output").found_only("'" + options.path + "'");
   }
-  check_ending(options, format, context.formats);
+  check_ending(options, input, format, context);
   check_parent(output);
   check_apart(output, input, context.formats);
   const FileStat there = stat_path(output);

@@ -18,6 +18,7 @@ struct OutputOptions {
   bool no_read_back = false;
   bool dry_run = false;
   bool follow_links = false;  // of the input
+  bool keeps_format = false;  // the command has no --to
   std::optional<Share> worker;
 };
 

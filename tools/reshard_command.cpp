@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "tools/beside.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
 #include "tools/open_input.h"
@@ -31,8 +32,10 @@ Exit run_reshard(const Options& options, const Context& context) {
   check_format(options, opened.checkpoint, *opened.format);
   check_output(options.output, options.input, *opened.format, context);
   if (!options.output.dry_run) resolve_pieces(opened.checkpoint, context.printer.globals().threads, sink);
+  report_beside(opened, sink);
   context.printer.remarks(sink.all());
   Job job;
+  job.changes = changes_of_beside(opened);
   job.verb = "reshard";
   job.checkpoint = &opened.checkpoint;
   job.format = opened.format;
@@ -43,6 +46,7 @@ Exit run_reshard(const Options& options, const Context& context) {
 
 Run declare(CLI::App& app, const FormatList&) {
   auto options = std::make_shared<Options>();
+  options->output.keeps_format = true;
   app.add_option("CKPT", options->input, "checkpoint directory, or a run directory (its newest complete step)")
       ->required();
   add_value(
