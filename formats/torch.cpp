@@ -11,6 +11,7 @@
 #include "formats/torch_file.h"
 #include "formats/torch_ranks.h"
 #include "formats/torch_sharded.h"
+#include "lib/ckpt/writable.h"
 
 namespace fsdpctl {
 namespace {
@@ -94,10 +95,13 @@ class TorchFormat : public Format {
     } else {
       const std::string file = files.entries().front().name;
       report_lone_shard(file, ".bin", sink);
-      if (rank_file(file) || is_deepspeed_file(file)) sink.report(warning("file holds one rank's part of a checkpoint").at(file));
       checkpoint.metadata_file = file;
       checkpoint.data_files = {file};
       checkpoint.tree = read_torch_file(checkpoint, files.add(file), 0, sink, &checkpoint.format_detail);
+      if (const auto why = why_rank_part(file, checkpoint.tree)) {
+        sink.report(warning("file holds one rank's part of a checkpoint").at(file).found_only(*why));
+        mark_rank_part(checkpoint, *why);
+      }
     }
     checkpoint.finish(sink);
     return checkpoint;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "lib/base/finding.h"
 
@@ -18,7 +20,63 @@ std::optional<int64_t> number(std::string_view digits) {
   return value;
 }
 
+// The class of the first shard in a tree.
+class ShardFinder {
+ public:
+  bool find(const Value& v) {
+    if (v.is(Kind::global)) return is_shard(v.node<GlobalNode>());
+    const bool holds = v.is_sequence() || v.is_mapping() || v.is(Kind::object);
+    if (!holds || !seen_.insert(v.identity()).second) return false;
+    if (v.is_sequence()) return any(v.items());
+    if (v.is_mapping()) return any(v.entries());
+    const auto& object = v.node<ObjectNode>();
+    return find(object.callable) || find(object.args) || find(object.kwargs) || find(object.state) || any(object.items) || any(object.entries);
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  bool any(const std::vector<Value>& items) {
+    return std::any_of(items.begin(), items.end(), [this](const Value& item) { return find(item); });
+  }
+  bool any(const std::vector<Entry>& entries) {
+    return std::any_of(entries.begin(), entries.end(), [this](const Entry& e) { return find(e.value); });
+  }
+  // Shard is a placement of DTensors, and a shard of a ShardedTensor; replicated DTensors have none.
+  bool is_shard(const GlobalNode& global) {
+    if (!global.module.starts_with("torch.distributed.")) return false;
+    if (global.name != "Shard" && global.name != "_StridedShard" && global.name != "ShardedTensor") return false;
+    name_ = global.module + "." + global.name;
+    return true;
+  }
+
+  std::unordered_set<const void*> seen_;
+  std::string name_;
+};
+
+// pytorch_model_fsdp_rank0.bin, pytorch_model_fsdp_1_rank0.bin: FSDP1's local state dicts, as accelerate writes them.
+std::optional<int64_t> accelerate_rank(std::string_view name) {
+  constexpr std::string_view kBegin = "pytorch_model_fsdp", kRank = "_rank", kEnding = ".bin";
+  const size_t at = name.rfind(kRank);
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnding) || at == std::string_view::npos || at < kBegin.size()) return std::nullopt;
+  const std::string_view model = name.substr(kBegin.size(), at - kBegin.size());
+  if (!model.empty() && (model[0] != '_' || !number(model.substr(1)))) return std::nullopt;
+  name.remove_suffix(kEnding.size());
+  return number(name.substr(at + kRank.size()));
+}
+
 }  // namespace
+
+std::optional<std::string> why_rank_part(std::string_view name, const Value& tree) {
+  if (const auto file = rank_file(name)) {
+    if (file->world_size == 1) return std::nullopt;
+    return fmt::format("rank {} of {}, by the file's name", file->rank, file->world_size);
+  }
+  if (const auto rank = accelerate_rank(name)) return fmt::format("rank {} of a local FSDP state dict, by the file's name", *rank);
+  if (is_deepspeed_file(name)) return "a file of DeepSpeed, by its name";
+  ShardFinder finder;
+  if (finder.find(tree)) return "shards in it: " + finder.name();
+  return std::nullopt;
+}
 
 std::optional<RankFile> rank_file(std::string_view name) {
   constexpr std::string_view kWorld = "_world_size_", kRank = "_rank_", kEnding = ".pt";

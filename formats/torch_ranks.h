@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/value.h"
 #include "lib/ckpt/source.h"
 
 namespace fsdpctl {
@@ -17,6 +18,11 @@ struct RankFile {
   int64_t rank = 0;
 };
 std::optional<RankFile> rank_file(std::string_view name);
+
+// Why a file is one rank's part: by its name, where a framework gives only parts such a name ("rank 0 of 2"; accelerate's
+// pytorch_model_fsdp_rank0.bin, DeepSpeed's), or by the shards of ShardedTensors and DTensors in it. nullopt: it is whole, as far as can
+// be told. `rank0` alone says nothing: many programs name so what rank 0 wrote for all.
+std::optional<std::string> why_rank_part(std::string_view name, const Value& tree);
 
 // A directory's files of that kind; empty when it has none.
 std::vector<std::string> find_rank_files(const Source& source);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/ckpt/integer_ids.h"
 #include "lib/ckpt/select.h"
 #include "tools/beside.h"
 #include "tools/command_line.h"
@@ -149,7 +150,9 @@ Exit run_convert(const Options& options, const Context& context) {
   context.printer.remarks(sink.all());
   Job job;
   job.changes = changes_of_beside(opened);
-  const Checkpoint selected = select(opened.checkpoint, selection, job.changes);
+  Checkpoint selected = select(opened.checkpoint, selection, job.changes);
+  // Formats of several ranks are DCP's, which know no keys but text; all others keep every kind of key.
+  if (!options.format->capabilities().world_size) selected = with_integer_ids(selected, job.changes);
   job.verb = "convert";
   job.checkpoint = &selected;
   job.format = options.format;

@@ -10,6 +10,7 @@
 #include "lib/base/checksum.h"
 #include "lib/base/file.h"
 #include "lib/ckpt/untie.h"
+#include "lib/ckpt/writable.h"
 #include "tools/change_text.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
@@ -200,6 +201,7 @@ Exit with_verify_hint(const std::string& input, const std::function<Exit()>& run
 }
 
 Exit write_output(Job job, const OutputOptions& options, const Context& context) {
+  check_writable(*job.checkpoint);  // before formats are asked: this reason is the better one
   const std::string output = without_slashes(options.path);
   std::optional<Checkpoint> apart;
   if (!job.format->capabilities().ties && !job.checkpoint->aliases.empty()) {

@@ -77,6 +77,13 @@ struct Alias {
   TensorIndex tensor = kNoTensor;
 };
 
+// Two places of the tree whose paths are the same text: {"a.b": x, "a": {"b": y}}, {0: x, "0": y}. What names one by it could mean
+// either, so such a checkpoint can be looked at, but is neither written nor sealed.
+struct EqualKeys {
+  std::string key;                      // "a.b"
+  std::string first, second;            // as Python writes them: ['a.b'], ['a']['b']
+};
+
 // Turns encoded items into raw bytes: in place in the same file (a torch item in a .distcp), or decoded
 // once into a spool file (zstd, deflate). Implemented by formats.
 class ItemResolver {
@@ -97,6 +104,7 @@ struct Checkpoint {
   std::vector<TensorInfo> tensors;
   std::vector<Piece> pieces;
   std::vector<Alias> aliases;
+  std::vector<EqualKeys> equal_keys;    // set by finish(); the first ones where there are very many
   std::vector<RecordedCrc> recorded_crcs;   // besides those of pieces
   std::shared_ptr<const ItemResolver> resolver;   // null where every piece is raw
 
@@ -112,7 +120,7 @@ struct Checkpoint {
   void add_piece(Piece piece);                                                // dims must be in the arena
   // Names tensors and aliases by the tree, sorts and numbers pieces, checks counts, boxes inside their
   // tensor and every raw extent inside its file (Error damaged or unsupported through `sink`).
-  // Tensors that the tree does not mention are an error.
+  // Tensors that the tree does not mention are an error, equal keys a warning.
   void finish(FindingSink& sink);
 
   // ---- for everyone
@@ -135,7 +143,11 @@ class TreeVisitor {
   virtual ~TreeVisitor() = default;
   virtual void leaf(std::string_view path, const Value& value) = 0;
 };
-void walk_tree(const Value& tree, TreeVisitor& visitor);
+enum class PathStyle : uint8_t {
+  dotted,         // a.b.0: what keys are
+  subscripts,     // ['a']['b'][0]: tells apart what dots do not
+};
+void walk_tree(const Value& tree, TreeVisitor& visitor, PathStyle style = PathStyle::dotted);
 
 
 }  // namespace fsdpctl

@@ -8,6 +8,7 @@
 #include "lib/ckpt/partial.h"
 #include "lib/ckpt/prove.h"
 #include "lib/ckpt/tiling.h"
+#include "lib/ckpt/writable.h"
 
 namespace fsdpctl {
 namespace {
@@ -314,6 +315,7 @@ class Publication {
 
 PublishResult publish(const Checkpoint& checkpoint, const Format& format, const Target& target, const std::string& output,
                       const PublishOptions& options, FindingSink& sink) {
+  check_writable(checkpoint);
   return Publication(checkpoint, format, target, output, options, sink).run();
 }
 

@@ -49,7 +49,7 @@ struct PublishResult {
 //
 // A dry run writes nothing and says what would be. Findings: partials that other commands left. Errors of can_carry are thrown; its
 // warnings are for the caller to list, who asks it before long work. Errors, with nothing under `output` changed: usage (output exists without
-// `force`, or lies in the input), refused (can_carry), failed (I/O, no space, in use by another run, output differs from source,
+// `force`, or lies in the input), refused (can_carry, check_writable), failed (I/O, no space, in use by another run, output differs from source,
 // no exchange on this file system), interrupted. After all of these but `output differs` the same call goes on where it ended. Damage
 // of the source (damaged), and content that turns out to be refused or unsupported, leave no partial: nothing could be done with it.
 PublishResult publish(const Checkpoint& checkpoint, const Format& format, const Target& target,

@@ -10,14 +10,14 @@ namespace {
 
 class Walker {
  public:
-  explicit Walker(TreeVisitor& visitor) : visitor_(visitor) {}
+  Walker(TreeVisitor& visitor, PathStyle style) : visitor_(visitor), subscripts_(style == PathStyle::subscripts) {}
 
   void walk(const Value& value) {
     if (value.is_mapping() && !value.is(Kind::counter) && !value.entries().empty()) {
       for (const Entry& e : value.entries()) {
         const size_t length = path_.size();
         if (e.key.is(Kind::string)) {
-          push(e.key.text());
+          push(e.key.text(), true);
         } else {
           push(key_text(e.key));
         }
@@ -45,7 +45,12 @@ class Walker {
     bool mapping = false;
   };
 
-  void push(std::string_view element) {
+  void push(std::string_view element, bool text = false) {
+    if (subscripts_) {
+      const std::string_view quote = text ? "'" : "";
+      path_.append("[").append(quote).append(element).append(quote).append("]");
+      return;
+    }
     if (!path_.empty()) path_ += '.';
     path_ += element;
   }
@@ -86,12 +91,13 @@ class Walker {
   }
 
   TreeVisitor& visitor_;
+  const bool subscripts_;
   std::string path_;
   std::unordered_map<const void*, Holds> known_;
 };
 
 }  // namespace
 
-void walk_tree(const Value& tree, TreeVisitor& visitor) { Walker(visitor).walk(tree); }
+void walk_tree(const Value& tree, TreeVisitor& visitor, PathStyle style) { Walker(visitor, style).walk(tree); }
 
 }  // namespace fsdpctl

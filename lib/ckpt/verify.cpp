@@ -10,6 +10,7 @@
 #include "lib/ckpt/parts.h"
 #include "lib/ckpt/tiling.h"
 #include "lib/ckpt/verify_data.h"
+#include "lib/ckpt/writable.h"
 
 namespace fsdpctl {
 namespace {
@@ -148,11 +149,16 @@ void check_opened(Opened& opened, std::vector<TensorSum>& sums, const VerifyOpti
   check_tiling(checkpoint, sink);
   resolve_pieces(checkpoint, options.engine.threads, sink);
   check_shared_fields(checkpoint, sink);
+  if (seal) check_keys_differ(checkpoint);
   if (seal && !options.replace_manifest && has_manifest_file(checkpoint)) {
     throw Error(Exit::usage, "checkpoint has a manifest already").at(checkpoint.source->path()).try_("verify --data compares with it; --force replaces it");
   }
   std::optional<Manifest> manifest;
-  if (!seal) manifest = find_manifest(checkpoint, sink, Severity::error);
+  if (checkpoint.equal_keys.empty()) {
+    if (!seal) manifest = find_manifest(checkpoint, sink, Severity::error);
+  } else if (has_manifest_file(checkpoint)) {   // an older version's: which sum is whose cannot be told
+    sink.report(warning("manifest is ignored: keys of the checkpoint are ambiguous").key(checkpoint.equal_keys.front().key));
+  }
   report.has_manifest = manifest.has_value();
   if (manifest) check_manifest_names(checkpoint, *manifest, sink);
   if (!options.data) return;

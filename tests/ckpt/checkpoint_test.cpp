@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "lib/ckpt/writable.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"
 
@@ -136,11 +137,70 @@ TEST(Checkpoint, AmbiguousAndMissingNamesAreReported) {
   ASSERT_EQ(sink.all().size(), 2u);
   EXPECT_EQ(sink.all()[0].what, "tensor is not in the tree");
   EXPECT_EQ(sink.all()[0].severity, Severity::error);
-  EXPECT_EQ(sink.all()[1].what, "two tensors have the same key");
+  EXPECT_EQ(sink.all()[1].what, "two keys are the same text");
   EXPECT_EQ(sink.all()[1].where.key, "a.b");
   EXPECT_EQ(sink.all()[1].severity, Severity::warning);
   c.tree = dict({{str("x"), leaf(9)}});
   EXPECT_EQ(error_of([&] { c.finish(sink); }).where.key, "x");
+}
+
+Error refusal(const Value& tree, int tensors) {
+  Checkpoint c;
+  for (int i = 0; i < tensors; ++i) c.add_tensor(DType::float32, {});
+  c.tree = tree;
+  FindingSink sink;
+  c.finish(sink);
+  try {
+    check_writable(c);
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(Exit::ok, "");
+}
+
+TEST(Checkpoint, EqualKeysAreToldApartAndNotWritten) {
+  const auto mapping = [](std::vector<Entry> entries) { return Value::mapping(Kind::dict, std::move(entries)); };
+  const Value zero = Value::integer(0);
+  const struct {
+    const char* name;
+    Value tree;
+    int tensors;
+    const char *key, *found;
+  } cases[] = {
+      {"tensors", dict({{str("a.b"), leaf(0)}, {str("a"), dict({{str("b"), leaf(1)}})}}), 2, "a.b", "['a.b'] and ['a']['b']"},
+      {"kinds of keys", dict({{str("s"), mapping({{zero, leaf(0)}, {str("0"), leaf(1)}})}}), 2, "s.0", "['s'][0] and ['s']['0']"},
+      {"values", mapping({{zero, Value::real(1)}, {str("0"), Value::real(2)}}), 0, "0", "[0] and ['0']"},
+      {"a tensor and a value", dict({{str("a"), list({leaf(0)})}, {str("a.0"), zero}}), 1, "a.0", "['a'][0] and ['a.0']"},
+      {"one tensor twice", dict({{str("a.b"), leaf(0)}, {str("a"), dict({{str("b"), leaf(0)}})}}), 1, "a.b", "['a.b'] and ['a']['b']"},
+  };
+  for (const auto& each : cases) {
+    const Error e = refusal(each.tree, each.tensors);
+    EXPECT_EQ(e.code(), Exit::refused) << each.name;
+    EXPECT_EQ(e.finding().where.key, each.key) << each.name;
+    EXPECT_EQ(e.finding().found, each.found) << each.name;
+  }
+  EXPECT_EQ(refusal(dict({{str("a.b"), leaf(0)}, {str("a"), dict({{str("c"), leaf(0)}})}}), 1).code(), Exit::ok);
+}
+
+TEST(Checkpoint, ManyEqualKeysAreCounted) {
+  std::vector<Entry> entries;
+  for (int i = 0; i < 20; ++i) {
+    entries.push_back({Value::integer(i), Value::real(0)});
+    entries.push_back({str(std::to_string(i).c_str()), Value::real(1)});
+  }
+  Checkpoint c;
+  c.tree = Value::mapping(Kind::dict, std::move(entries));
+  FindingSink sink;
+  c.finish(sink);
+  ASSERT_EQ(sink.all().size(), 17u);
+  EXPECT_EQ(sink.all().back().found, "4 more");
+}
+
+TEST(Checkpoint, OneRanksPartIsNotWritten) {
+  Checkpoint c;
+  check_writable(c);
+  mark_rank_part(c, "rank 0 of 2");
+  EXPECT_EQ(error_of([&] { check_writable(c); }).found, "rank 0 of 2");
 }
 
 TEST(Checkpoint, PiecesAreSortedByTensorBoxAndRank) {

@@ -48,6 +48,34 @@ TEST(TorchRanks, SaysWhatIsWrongWithADirectory) {
   EXPECT_EQ(mixed.expected, "world size 1");
 }
 
+Value instance_of(std::string_view module, std::string_view name) {
+  auto* object = new ObjectNode;
+  object->callable = Value::global(module, name);
+  return Value::adopt(object);
+}
+
+TEST(TorchRanks, APartIsKnownByItsName) {
+  const Value tree = Value::mapping(Kind::dict);
+  EXPECT_EQ(why_rank_part("model_world_size_2_rank_1.pt", tree), "rank 1 of 2, by the file's name");
+  for (const char* name : {"pytorch_model_fsdp_rank0.bin", "pytorch_model_fsdp_1_rank12.bin", "zero_pp_rank_0_mp_rank_00_optim_states.pt"}) {
+    EXPECT_TRUE(why_rank_part(name, tree)) << name;
+  }
+  // rank 0 writes whole checkpoints, too.
+  for (const char* name : {"model_world_size_1_rank_0.pt", "ep0-ba1-rank0.pt", "model_rank0.pt", "pytorch_model_fsdp.bin", "pytorch_model_fsdp_rank.bin",
+                           "pytorch_model_fsdp_x_rank0.bin", "my_pytorch_model_fsdp_rank0.bin"}) {
+    EXPECT_FALSE(why_rank_part(name, tree)) << name;
+  }
+}
+
+TEST(TorchRanks, APartIsKnownByItsShards) {
+  const auto holding = [](Value value) { return Value::sequence(Kind::list, {Value::mapping(Kind::dict, {{Value::string("w"), std::move(value)}})}); };
+  EXPECT_TRUE(why_rank_part("x.pt", holding(instance_of("torch.distributed.tensor.placement_types", "Shard"))));
+  EXPECT_TRUE(why_rank_part("x.pt", holding(instance_of("torch.distributed._shard.sharded_tensor.api", "ShardedTensor"))));
+  EXPECT_FALSE(why_rank_part("x.pt", holding(instance_of("torch.distributed.tensor.placement_types", "Replicate"))));
+  EXPECT_FALSE(why_rank_part("x.pt", holding(instance_of("mine", "Shard"))));
+  EXPECT_FALSE(why_rank_part("model_world_size_1_rank_0.pt", holding(instance_of("torch.distributed.tensor.placement_types", "Shard"))));
+}
+
 TEST(TorchRanks, NamesDeepSpeed) {
   for (const char* name : {"mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"}) {
     EXPECT_TRUE(is_deepspeed_file(name)) << name;

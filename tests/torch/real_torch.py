@@ -258,8 +258,66 @@ def tied_weights(h):
     h.check("tied weights -> hf-dcp has both names", action)
 
 
+def optimizer_by_ids(h):
+    """torch.optim finds the state of every parameter, though DCP made text of the ids."""
+    def action():
+        import torch
+
+        def trained():
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(6)))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            return model, optimizer
+
+        model, optimizer = trained()
+        source, far = h.out("ids.pt"), h.out("ids")
+        torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, source)
+        h.fsdpctl("convert", source, "-o", far, "--to", "dcp", "--world-size", "2")
+        lines = []
+        for middle, arguments in (("", []), ("x.safetensors", ["--to", "safetensors"]), ("x.h5", ["--to", "hdf5"])):
+            near = far
+            if middle:
+                near = h.out(middle)
+                h.fsdpctl("convert", far, "-o", near, *arguments)
+            back = h.out("back.pt")
+            h.fsdpctl("convert", near, "-o", back, "--to", "torch")
+            loaded = torch.optim.AdamW(model.parameters(), lr=0.5)
+            loaded.load_state_dict(torch.load(back)["optim"])
+            for name, parameter in model.named_parameters():
+                was, now = optimizer.state[parameter], loaded.state[parameter]
+                if set(was) != set(now) or not all(torch.equal(was[field], now[field]) for field in was):
+                    lines.append(f"{middle}: state of {name}: {sorted(now)}")
+        return lines
+    h.check("optimizer by ids -> dcp -> torch, loaded by torch.optim", action)
+
+
+def equal_keys(h):
+    """Keys that are the same text are refused, and nothing says that the file is damaged."""
+    def action():
+        import torch
+
+        lines = []
+        for label, state in (("dots", {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}), ("kinds", {0: torch.zeros(1), "0": torch.ones(1)})):
+            source = h.out(label + ".pt")
+            torch.save(state, source)
+            for target, name in (("torch", "o.pt"), ("hdf5", "o.h5"), ("dcp", "o"), ("safetensors", "o.safetensors")):
+                out = h.out(name)
+                code = subprocess.run([h.o.fsdpctl, "convert", source, "-o", out, "--to", target], capture_output=True).returncode
+                if code != 4 or os.path.exists(out):
+                    lines.append(f"{label} -> {target} ended with {code}")
+            codes = [subprocess.run([h.o.fsdpctl, "verify", flag, source], capture_output=True).returncode for flag in ("--write-manifest", "--data")]
+            if codes != [4, 0]:
+                lines.append(f"{label}: seal and verify ended with {codes}")
+        return lines
+    h.check("keys that are the same text", action)
+
+
 def conversions(h):
     tied_weights(h)
+    optimizer_by_ids(h)
+    equal_keys(h)
     for source in SOURCES:
         for target, name, arguments in TARGETS:
             if any(source.endswith(s) and target == t for s, t in UNREADABLE):
