@@ -5,6 +5,7 @@
 
 #include "lib/base/checksum.h"
 #include "lib/ckpt/verify.h"
+#include "lib/ckpt/writable.h"
 #include "tools/inspect_command.h"
 #include "tools/size_text.h"
 
@@ -41,9 +42,12 @@ std::string_view verdict_of(Exit code) {
 std::string headline(const Inspected& inspected, const Printer& printer) {
   const Checkpoint& checkpoint = inspected.opened.checkpoint;
   const uint64_t errors = error_count(inspected.findings);
-  const std::string verdict = errors == 0 ? printer.paint(Style::good, "whole by its metadata")
-                                          : printer.paint(Style::bad, verdict_of(exit_code(inspected.findings))) +
-                                                ": " + count_text(errors, "problem");
+  std::string verdict = printer.paint(Style::good, "whole by its metadata");
+  if (errors > 0) {
+    verdict = printer.paint(Style::bad, verdict_of(exit_code(inspected.findings))) + ": " + count_text(errors, "problem");
+  } else if (is_rank_part(checkpoint)) {
+    verdict = printer.paint(Style::attention, "one rank's part");
+  }
   uint64_t tensors = 0, bytes = 0;
   for (const PartTotal& part : inspected.overview.parts) tensors += part.tensors, bytes += part.bytes;
   const std::string ranks =

@@ -5,11 +5,20 @@
 namespace fsdpctl {
 namespace {
 
-constexpr std::string_view kRankPart = "one rank's part";   // a fact's name
+constexpr std::string_view kRankPart = "part";   // a fact's name
+
+const std::string* why_part(const Checkpoint& checkpoint) {
+  for (const auto& fact : checkpoint.facts) {
+    if (fact.first == kRankPart) return &fact.second;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 void mark_rank_part(Checkpoint& checkpoint, std::string why) { checkpoint.facts.emplace_back(kRankPart, std::move(why)); }
+
+bool is_rank_part(const Checkpoint& checkpoint) { return why_part(checkpoint) != nullptr; }
 
 void check_keys_differ(const Checkpoint& checkpoint) {
   if (checkpoint.equal_keys.empty()) return;
@@ -21,11 +30,10 @@ void check_keys_differ(const Checkpoint& checkpoint) {
 }
 
 void check_writable(const Checkpoint& checkpoint) {
-  for (const auto& fact : checkpoint.facts) {
-    if (fact.first != kRankPart) continue;
+  if (const std::string* why = why_part(checkpoint)) {
     throw Error(Exit::refused, "file holds one rank's part of a checkpoint, not the whole")
         .at(checkpoint.metadata_file)
-        .found_only(fact.second)
+        .found_only(*why)
         .try_("load all parts with the program and the ranks that wrote them, save with torch.distributed.checkpoint.save, and open that");
   }
   check_keys_differ(checkpoint);

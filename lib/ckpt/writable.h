@@ -9,6 +9,7 @@ namespace fsdpctl {
 
 // For formats: this checkpoint is one rank's part of one. `why` says how that is known: "ShardedTensor". Shown with its facts.
 void mark_rank_part(Checkpoint& checkpoint, std::string why);
+bool is_rank_part(const Checkpoint& checkpoint);
 
 // Error(refused) where keys are ambiguous; both places are named.
 void check_keys_differ(const Checkpoint& checkpoint);

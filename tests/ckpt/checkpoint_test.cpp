@@ -199,7 +199,9 @@ TEST(Checkpoint, ManyEqualKeysAreCounted) {
 TEST(Checkpoint, OneRanksPartIsNotWritten) {
   Checkpoint c;
   check_writable(c);
+  EXPECT_FALSE(is_rank_part(c));
   mark_rank_part(c, "rank 0 of 2");
+  EXPECT_TRUE(is_rank_part(c));
   EXPECT_EQ(error_of([&] { check_writable(c); }).found, "rank 0 of 2");
 }
 
