@@ -44,6 +44,7 @@ FileStat describe(const struct ::stat& info) {
   result.size = static_cast<uint64_t>(info.st_size);
   result.mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
   result.inode = info.st_ino;
+  result.names = info.st_nlink;
   return result;
 }
 

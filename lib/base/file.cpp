@@ -63,19 +63,19 @@ FileHandle FileHandle::create(const std::string& path) {
 }
 
 FileHandle FileHandle::open_write(const std::string& path) {
-  FileHandle file = opened(path, O_RDWR | O_NONBLOCK, "cannot open file for writing");
+  FileHandle file = opened(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW, "cannot open file for writing");
   require_regular(file);
   return file;
 }
 
 FileHandle FileHandle::open_or_create(const std::string& path) {
-  FileHandle file = opened(path, O_RDWR | O_CREAT | O_NONBLOCK, "cannot open or create file");
+  FileHandle file = opened(path, O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW, "cannot open or create file");
   require_regular(file);
   return file;
 }
 
 std::optional<FileHandle> FileHandle::open_direct(const std::string& path, bool write) {
-  const int fd = open_fd(path, (write ? O_RDWR : O_RDONLY) | O_DIRECT | O_NONBLOCK);
+  const int fd = open_fd(path, (write ? O_RDWR | O_NOFOLLOW : O_RDONLY) | O_DIRECT | O_NONBLOCK);
   if (fd >= 0) return FileHandle(fd, path);
   if (errno == EINVAL || errno == EOPNOTSUPP) return std::nullopt;
   throw_system("cannot open file", path, errno);
@@ -168,7 +168,7 @@ void FileHandle::close() {
 std::optional<FileLock> FileLock::try_lock(const std::string& path, Mode mode) {
   const int how = mode == Mode::shared ? LOCK_SH : LOCK_EX;
   while (true) {
-    FileHandle file = opened(path, O_RDWR | O_CREAT, "cannot open lock file");
+    FileHandle file = opened(path, O_RDWR | O_CREAT | O_NOFOLLOW, "cannot open lock file");
     const int rc = system_call("lock", path, [&] { return ::flock(file.fd(), how | LOCK_NB); });
     if (rc != 0 && errno == EWOULDBLOCK) return std::nullopt;
     if (rc != 0) throw_system("cannot lock file", path, errno);

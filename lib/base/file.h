@@ -24,6 +24,7 @@ struct FileStat {
   uint64_t size = 0;
   int64_t mtime_ns = 0;
   uint64_t inode = 0;
+  uint64_t names = 0;      // hard links
   bool is_link = false;    // the name itself is a symbolic link; the rest describes its target
 };
 
@@ -37,6 +38,7 @@ class FileHandle {
 
   static FileHandle open_read(const std::string& path);          // must exist; regular file
   static FileHandle create(const std::string& path);             // must not exist; read and write
+  // What is written to is never a symbolic link.
   static FileHandle open_write(const std::string& path);         // must exist; read and write
   static FileHandle open_or_create(const std::string& path);     // read and write
   // O_DIRECT on an existing file, nullopt where the file system refuses it.

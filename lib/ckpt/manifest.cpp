@@ -315,6 +315,15 @@ std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink&
   return std::nullopt;
 }
 
+bool is_manifest(const std::string& path) {
+  constexpr std::string_view start = "{\n\"fsdpctl_manifest\":";
+  if (stat_path(path).kind != FileKind::file) return false;
+  const FileHandle file = FileHandle::open_read(path);
+  std::string head(start.size(), '\0');
+  head.resize(file.read_some(0, std::as_writable_bytes(std::span(head))));
+  return start.starts_with(head);
+}
+
 bool has_manifest_file(const Checkpoint& checkpoint) {
   const FileStat there = stat_path(manifest_path(checkpoint.source->path(), checkpoint.source->is_directory()));
   return there.kind != FileKind::absent || there.is_link;

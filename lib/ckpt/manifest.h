@@ -60,6 +60,9 @@ Manifest parse_manifest(std::string_view text, const std::string& file_name);   
 // CRC differs) is reported as a warning, an unreadable one as `unreadable`, and ignored.
 std::optional<Manifest> find_manifest(const Checkpoint& checkpoint, FindingSink& sink, Severity unreadable = Severity::warning);
 
+// Whether a file is a manifest, of whatever checkpoint: a cut one is.
+bool is_manifest(const std::string& path);
+
 // A manifest file lies beside the checkpoint, whatever it holds.
 bool has_manifest_file(const Checkpoint& checkpoint);
 

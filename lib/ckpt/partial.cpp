@@ -22,12 +22,27 @@ std::vector<std::string> worker_journals(const std::string& directory) {
   return found;
 }
 
+// Whether a directory holds only what we make: files of one name, and directories. Writing to anything else would change
+// something that is not ours.
+bool is_plain(const std::string& directory) {
+  for (const std::string& name : list_directory(directory)) {
+    const std::string path = join_path(directory, name);
+    const FileStat there = stat_path(path);
+    if (there.is_link) return false;
+    if (there.kind == FileKind::absent) continue;   // another worker's, gone by now
+    if (there.kind == FileKind::directory ? !is_plain(path) : there.kind != FileKind::file || there.names != 1) return false;
+  }
+  return true;
+}
+
 // The lock of a partial directory, which is made if it is not there; nullopt while others hold it.
 std::optional<FileLock> lock_directory(const std::string& path, FileLock::Mode mode) {
   const std::string lock_path = join_path(path, "lock");
   // Another run may finish and remove the directory between our steps; then it is simply made again.
   for (int attempt = 0; attempt < 10; ++attempt) {
-    if (stat_path(path).kind == FileKind::absent) make_directories(path);
+    const FileStat there = stat_path(path);
+    if (there.is_link) throw Error(Exit::failed, "partial output is a symbolic link").at(path).try_("rm " + path);
+    if (there.kind == FileKind::absent) make_directories(path);
     std::optional<FileLock> lock = FileLock::try_lock(lock_path, mode);
     if (!lock || stat_path(lock_path).kind == FileKind::file) return lock;
   }
@@ -54,7 +69,7 @@ std::string partial_id(const Checkpoint& checkpoint, const FilePlan& plan, std::
 }
 
 PartialDirectory::PartialDirectory(std::string path, FileLock lock) : path_(std::move(path)), lock_(std::move(lock)) {
-  continued_ = stat_path(journal()).kind == FileKind::file || !worker_journals(path_).empty();
+  continued_ = is_plain(path_) && (stat_path(journal()).kind == FileKind::file || !worker_journals(path_).empty());
 }
 
 PartialDirectory PartialDirectory::open(const std::string& output, const std::string& id) {
@@ -100,6 +115,7 @@ WorkerDirectory WorkerDirectory::open(const std::string& output, const std::stri
       std::this_thread::sleep_for(kWait);
       continue;
     }
+    if (!is_plain(path)) throw Error(Exit::failed, "partial output holds links or special files").at(path).try_("rm -r " + path);
     std::optional<FileLock> own = FileLock::try_lock(join_path(path, "worker-" + name));
     if (own) return {path, name, *std::move(shared), *std::move(own)};
     throw Error(Exit::failed, "another process does the same share").at(path).key("--worker").found_only(name).try_("give every process its own index");

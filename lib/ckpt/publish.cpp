@@ -132,6 +132,9 @@ class Publication {
     if (!options_.force && (there.kind != FileKind::absent || there.is_link)) {
       throw Error(Exit::usage, "output exists").at(output).try_("--force replaces it");
     }
+    if (single_ && !options_.force && stat_path(result_.manifest).kind != FileKind::absent && !is_manifest(result_.manifest)) {
+      throw Error(Exit::usage, "output exists").at(result_.manifest).saw("a manifest, or nothing", "another file").try_("--force replaces it");
+    }
   }
 
   void check_source() {

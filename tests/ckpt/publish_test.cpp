@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <map>
 
 #include "lib/base/checksum.h"
@@ -268,6 +269,36 @@ TEST_P(Publish, InterruptionLeavesAPartialThatIsContinued) {
   cancel = false;
   run();
   EXPECT_EQ(beside(), complete());
+}
+
+// A partial is where others can write, too.
+TEST_P(Publish, NothingIsWrittenThroughALinkInThePartial) {
+  const std::string partial = PartialDirectory::path_for(out, partial_id(m.checkpoint, format.lay_out(m.checkpoint, target), options.arguments));
+  const std::string victim = dir / "victim", file = partial + (GetParam() ? "/data/out" : "/data/part-0.bin");
+  write_new_file(victim, "precious");
+  for (const bool hard : {false, true}) {
+    SCOPED_TRACE(hard);
+    make_directories(partial + "/data");
+    write_new_file(partial + "/journal", "");
+    if (hard) std::filesystem::create_hard_link(victim, file);
+    else std::filesystem::create_symlink(victim, file);
+    run();
+    EXPECT_EQ(read_text(victim, 100), "precious");
+    remove_tree(out);
+    remove_tree(manifest_path(out, false));
+  }
+  std::filesystem::create_directory_symlink(dir.path(), partial);
+  EXPECT_EQ(fails().code(), Exit::failed);
+}
+
+// Beside a single file lies its manifest; what else has that name is not ours.
+TEST_P(Publish, AForeignFileInTheManifestsPlaceIsRefused) {
+  if (!GetParam()) return;
+  write_new_file(manifest_path(out, false), "{\"x\": 1}");
+  EXPECT_EQ(fails().code(), Exit::usage);
+  EXPECT_EQ(read_text(manifest_path(out, false), 100), "{\"x\": 1}");
+  options.force = true;
+  run();
 }
 
 TEST_P(Publish, WhatWasReplacedIsNeverTakenForFinishedWork) {
