@@ -38,7 +38,7 @@ struct MadeShard final : ParameterShard {
   at::Tensor initial_master() const override { return first_master; }
   at::Tensor gradient() const override { return grad; }
   bool has_gradient() const override { return says_has_gradient.value_or(grad.defined()); }
-  void clear_gradient() override { grad = {}; }
+  void clear_gradient() override { grad = at::Tensor(); }
 };
 
 class MadeModel final : public ShardedModel {
