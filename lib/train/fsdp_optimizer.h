@@ -119,6 +119,7 @@ class FSDPadaptOptimizer {
   void plan_load(std::span<const StateDict* const> dicts, const LoadOptions& options, SavedState& state);
   void plan_parameter(size_t id, const std::vector<const SavedParameter*>& pieces, SavedState& state);
   void plan_options(const LoadOptions& options, SavedState& state);
+  void check_same_step(const std::vector<std::string>& summaries) const;
   void commit_load(SavedState& state);
   void copy_masters_to_model(std::span<const size_t> ids);
   void set_loss_scale();

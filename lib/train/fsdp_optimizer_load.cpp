@@ -9,7 +9,6 @@
 #include <set>
 
 #include "kernels/restore.h"
-#include "lib/base/checksum.h"
 #include "lib/base/finding.h"
 #include "lib/comm/wire.h"
 #include "lib/train/fsdp_optimizer.h"
@@ -85,15 +84,40 @@ struct FSDPadaptOptimizer::SavedState {
   double max_norm = 0;
   LoadReport report;
 
-  // What all ranks must have found.
-  std::string digest() const {
+  // What all ranks must have found, and how far each parameter is, as far as this rank's dicts can tell.
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+  std::string summary() const {
     std::string text = fmt::format("{} {} {} {} {}\n", scaler->scale(), scaler->growth_step(), scaler->hysteresis_step(),
                                    taken.value_or(0), max_norm);
     for (const ParamGroup& g : groups) text += fmt::format("{} {} {}\n", g.options.lr, g.initial_lr, g.options.weight_decay);
-    for (const Target& t : targets) text += fmt::format("{} {}\n", t.id, t.step);
-    return hex64(crc64(std::as_bytes(std::span(text))));
+    WireWriter out;
+    out.text(text).number(targets.size());
+    for (const Target& t : targets) out.number(t.id).number(t.runs.empty() || t.runs[0].count == 0 ? kUnknown : t.step);
+    return out.take();
   }
 };
+
+// `summaries`: every rank's.
+void FSDPadaptOptimizer::check_same_step(const std::vector<std::string>& summaries) const {
+  std::vector<uint64_t> steps(parameters_.size(), SavedState::kUnknown);
+  std::string first;
+  for (size_t rank = 0; rank < summaries.size(); ++rank) {
+    WireReader in(summaries[rank]);
+    const std::string text = in.text();
+    if (rank == 0) first = text;
+    bool same = text == first;
+    for (uint64_t left = in.number(); left > 0; --left) {
+      const uint64_t id = in.number(), step = in.number();
+      if (step == SavedState::kUnknown || id >= steps.size()) continue;
+      if (steps[id] == SavedState::kUnknown) steps[id] = step;
+      same = same && steps[id] == step;
+    }
+    if (same) continue;
+    Finding finding = error(Exit::refused, "ranks were given optimizer states of different steps");
+    finding.where.rank = static_cast<int>(rank);
+    throw Error(std::move(finding));
+  }
+}
 
 LoadReport FSDPadaptOptimizer::load_state_dict(const StateDict& dict, const LoadOptions& options) {
   const StateDict* one = &dict;
@@ -111,13 +135,7 @@ LoadReport FSDPadaptOptimizer::load_state_dict(std::span<const StateDict* const>
     failure = error(Exit::failed, "optimizer state cannot be loaded").found_only(e.what());
   }
   ranks_.agree(failure, "loading the optimizer's state");
-  const std::vector<std::string> digests = ranks_.exchange(state.digest(), "the optimizer's state");
-  for (size_t rank = 1; rank < digests.size(); ++rank) {
-    if (digests[rank] == digests[0]) continue;
-    Finding finding = error(Exit::refused, "ranks were given optimizer states of different steps");
-    finding.saw("rank 0's, " + digests[0], digests[rank]).where.rank = static_cast<int>(rank);
-    throw Error(std::move(finding));
-  }
+  check_same_step(ranks_.exchange(state.summary(), "the optimizer's state"));
   commit_load(state);
   return std::move(state.report);
 }
@@ -155,24 +173,26 @@ void FSDPadaptOptimizer::plan_parameter(size_t id, const std::vector<const Saved
   const ShardInfo& info = parameter(id);
   SavedState::Target target;
   target.id = id;
-  target.step = pieces[0]->step;
   const bool has_meta = state.saved[0].has_meta;
-  std::vector<const SavedParameter*> placed;
+  // Of the pieces, one that holds elements says how far they are: the source keeps no state for empty shards.
+  const auto holds = [](const SavedParameter* piece) { return piece->master->count() > 0; };
+  const auto first = std::find_if(pieces.begin(), pieces.end(), holds);
+  const SavedParameter& leading = first == pieces.end() ? *pieces[0] : **first;
+  target.step = leading.step;
   for (const SavedParameter* piece : pieces) {
     check_shape(*piece, info, has_meta);
-    if (piece->step != target.step) {
+    if (holds(piece) && piece->step != target.step) {
       throw Error(Exit::damaged, "shards of a parameter are of different steps")
           .key(info.fqn)
           .saw(fmt::format("{}", target.step), fmt::format("{}", piece->step));
     }
-    placed.push_back(piece);
   }
-  target.runs = has_meta ? cover(info, std::move(placed)) : std::vector<Run>{{pieces[0], 0, 0, info.count()}};
+  target.runs = has_meta ? cover(info, pieces) : std::vector<Run>{{pieces[0], 0, 0, info.count()}};
   const int moments = state_.moments(id);
-  if (target.step > 0 && static_cast<int>(pieces[0]->moments.size()) != moments) {
+  if (target.step > 0 && static_cast<int>(leading.moments.size()) != moments) {
     throw Error(Exit::refused, "saved optimizer state has other moments than this optimizer")
         .key(info.fqn)
-        .saw(fmt::format("{}", moments), fmt::format("{}", pieces[0]->moments.size()));
+        .saw(fmt::format("{}", moments), fmt::format("{}", leading.moments.size()));
   }
   if (target.step > 0 && state_.step(id) == 0) target.fresh = state_.make_moments(id);
   state.targets.push_back(std::move(target));

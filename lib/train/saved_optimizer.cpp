@@ -96,7 +96,17 @@ void refuse_option(const Value& group, const char* name, const std::string& path
   throw Error(Exit::refused, "an option of the saved optimizer is not supported").key(path + "." + name);
 }
 
+Error another_optimizer(std::string path, OptimizerKind kind, std::string_view found) {
+  return Error(Exit::refused, "optimizer state of another optimizer")
+      .key(std::move(path))
+      .saw(std::string(optimizer_class(kind)), std::string(found));
+}
+
 SavedGroup read_group(const Value& group, OptimizerKind kind, const std::string& path) {
+  const bool has_betas = group.find("betas") != nullptr;
+  if (has_betas == (kind == OptimizerKind::sgd) && (has_betas || group.find("momentum") != nullptr)) {
+    throw another_optimizer(path, kind, has_betas ? "Adam or AdamW" : "SGD");
+  }
   for (const char* name : {"amsgrad", "maximize", "nesterov", "dampening"}) refuse_option(group, name, path);
   SavedGroup saved;
   GroupOptions& o = saved.options;
@@ -117,9 +127,7 @@ SavedGroup read_group(const Value& group, OptimizerKind kind, const std::string&
   o.beta2 = betas->items()[1].as_real();
   const Value* decoupled = group.find("decoupled_weight_decay");
   if (decoupled != nullptr && decoupled->is(Kind::boolean) && decoupled->as_boolean() != (kind == OptimizerKind::adamw)) {
-    throw Error(Exit::refused, "optimizer state of another optimizer")
-        .key(path)
-        .saw(std::string(optimizer_class(kind)), decoupled->as_boolean() ? "AdamW" : "Adam");
+    throw another_optimizer(path, kind, decoupled->as_boolean() ? "AdamW" : "Adam");
   }
   return saved;
 }
@@ -207,9 +215,7 @@ void read_meta(SavedOptimizer& saved, const Value& meta, OptimizerKind kind) {
     throw Error(Exit::unsupported, "an optimizer state dict of another version").key("meta.version").saw("1", std::to_string(version));
   }
   const std::string_view optimizer = require(meta, "optimizer", Kind::string, "meta").text();
-  if (optimizer != optimizer_class(kind)) {
-    throw Error(Exit::refused, "optimizer state of another optimizer").saw(std::string(optimizer_class(kind)), std::string(optimizer));
-  }
+  if (optimizer != optimizer_class(kind)) throw another_optimizer("meta.optimizer", kind, optimizer);
   const auto names = per_parameter(saved, meta, "names", Kind::string);
   const auto shapes = per_parameter(saved, meta, "global_shapes", Kind::list);
   const auto offsets = per_parameter(saved, meta, "offsets", Kind::integer);

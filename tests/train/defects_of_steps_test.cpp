@@ -439,7 +439,9 @@ AncestorOutcome ours_on(int world, bool nan, double clip) {
     options.optimizer.max_norm = clip;
     options.optimizer.optimizer.rules = {{"*.bias", 0.5, {}, {}, {}, {}, {}}};   // a group that is empty there
     MadeRun ours(counting, options);
-    if (ranks.rank() == 4) EXPECT_EQ(ours.model[1].description.count(), 0u);
+    if (world == 5 && ranks.rank() == 4) {
+      EXPECT_EQ(ours.model[1].description.count(), 0u);
+    }
     ours.set_gradients(kStep);
     if (nan && ranks.rank() == 0) ours.model[0].grad.mutable_data_ptr<float>()[0] = NAN;
     counting.calls = 0;

@@ -111,7 +111,8 @@ class MadeRun {
       all.push_back(master(i));
       const OptimizerState& state = optimizer->state();
       for (int m = 0; m < state.moments(i) && state.step(i) > 0; ++m) all.push_back(moment(i, m));
-      all.push_back({static_cast<float>(state.step(i))});
+      // SGD does not count its steps.
+      all.push_back({static_cast<float>(state.moments(i) == 2 ? state.step(i) : std::min<uint64_t>(state.step(i), 1))});
       std::vector<float> bits;
       const auto* bytes = static_cast<const uint8_t*>(model[i].values.const_data_ptr());
       for (size_t b = 0; b < model[i].values.nbytes(); ++b) bits.push_back(bytes[b]);
