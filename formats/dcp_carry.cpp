@@ -173,35 +173,47 @@ class Losses {
 
 namespace {
 
-// Calls visit(tensor) for each tensor in a value.
+// Calls visit(tensor) for each tensor in a value, in objects too. What is shared within the value is looked at once.
 template <class Visit>
-void each_tensor(const Value& value, const Visit& visit) {
-  if (value.is(Kind::tensor)) return visit(value.as_tensor().index);
-  if (!has_tensor(value)) return;
-  if (value.is_sequence()) {
-    for (const Value& item : value.items()) each_tensor(item, visit);
-  } else if (value.is_mapping()) {
-    for (const Entry& e : value.entries()) each_tensor(e.value, visit);
-  } else if (value.is(Kind::object)) {
+class EachTensor {
+ public:
+  explicit EachTensor(const Visit& visit) : visit_(visit) {}
+  void in(const Value& value) {
+    if (value.is(Kind::tensor)) return visit_(value.as_tensor().index);
+    const bool holds = value.is_sequence() || value.is_mapping() || value.is(Kind::object);
+    if (!holds || !seen_.insert(value.identity()).second) return;
+    if (value.is_sequence()) return in_all(value.items());
+    if (value.is_mapping()) return in_entries(value.entries());
     const auto& object = value.node<ObjectNode>();
-    for (const Value* part : {&object.args, &object.kwargs, &object.state}) each_tensor(*part, visit);
-    for (const Value& item : object.items) each_tensor(item, visit);
-    for (const Entry& e : object.entries) each_tensor(e.value, visit);
+    for (const Value* part : {&object.args, &object.kwargs, &object.state}) in(*part);
+    in_all(object.items);
+    in_entries(object.entries);
   }
-}
+
+ private:
+  void in_all(const std::vector<Value>& values) {
+    for (const Value& value : values) in(value);
+  }
+  void in_entries(const std::vector<Entry>& entries) {
+    for (const Entry& e : entries) in(e.value);
+  }
+  const Visit& visit_;
+  std::unordered_set<const void*> seen_;
+};
 
 // A value is stored as one archive with the tensors in it, so that no other name can share their bytes.
 void refuse_shared_with_values(const Checkpoint& checkpoint, const DcpFlatState& state, FindingSink& sink) {
   std::vector<const DcpSavedLeaf*> holder(checkpoint.tensors.size(), nullptr);
   for (const DcpSavedLeaf& leaf : state.leaves()) {
-    each_tensor(*leaf.value, [&](TensorIndex t) {
+    const auto visit = [&](TensorIndex t) {
       const DcpSavedLeaf* other = std::exchange(holder[t], &leaf);
       if (other == nullptr || other == &leaf || (other->is_tensor() && leaf.is_tensor())) return;
       const DcpSavedLeaf& value = leaf.is_tensor() ? *other : leaf;
       sink.report(error(Exit::refused, "a tensor that is tied into a value does not fit into a distributed checkpoint")
                       .key(std::string(value.fqn)).found_only("also at " + std::string((&value == &leaf ? other : &leaf)->fqn))
                       .try_("--drop '" + std::string(value.fqn) + "', or convert --to torch"));
-    });
+    };
+    EachTensor(visit).in(*leaf.value);
   }
 }
 

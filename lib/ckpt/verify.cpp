@@ -69,9 +69,9 @@ void check_manifest_names(const Checkpoint& checkpoint, const Manifest& manifest
   std::unordered_map<std::string_view, const ManifestTensor*> recorded;
   for (const ManifestTensor& m : manifest.tensors) recorded.emplace(m.key, &m);
   for (const TensorInfo& info : checkpoint.tensors) {
-    if (info.role != Role::tensor) continue;
     const auto hit = recorded.find(info.key);
     if (hit == recorded.end()) {
+      if (info.role != Role::tensor) continue;
       sink.report(error(Exit::damaged, "tensor is not in the manifest").key(std::string(info.key)));
       continue;
     }
