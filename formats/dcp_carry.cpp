@@ -11,6 +11,8 @@
 #include "formats/dcp_flatten.h"
 #include "formats/special_tensors.h"
 
+#include "lib/base/shell_quoted.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -109,7 +111,7 @@ class Losses {
   void inspect(const Value& value) {
     if (has_storage(value)) {
       report(error(Exit::refused, "quantised, sparse and other special tensors do not fit into a distributed checkpoint")
-                 .found_only(object_class_).try_("--drop '" + path_ + "', or convert --to torch"));
+                 .found_only(object_class_).try_("--drop " + shell_quoted(path_)));
     } else if (!object_class_.empty()) {
       report(warning("value needs its own Python code to be loaded").found_only(object_class_));
     }
@@ -211,7 +213,7 @@ void refuse_shared_with_values(const Checkpoint& checkpoint, const DcpFlatState&
       const DcpSavedLeaf& value = leaf.is_tensor() ? *other : leaf;
       sink.report(error(Exit::refused, "a tensor that is tied into a value does not fit into a distributed checkpoint")
                       .key(std::string(value.fqn)).found_only("also at " + std::string((&value == &leaf ? other : &leaf)->fqn))
-                      .try_("--drop '" + std::string(value.fqn) + "', or convert --to torch"));
+                      .try_("--drop " + shell_quoted(std::string(value.fqn))));
     };
     EachTensor(visit).in(*leaf.value);
   }

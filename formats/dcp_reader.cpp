@@ -84,12 +84,12 @@ class Reader {
       return std::find(metadata.unknown_fields.begin(), metadata.unknown_fields.end(), field) != metadata.unknown_fields.end();
     };
     if (has("mcore_data")) {
-      throw Error(Exit::unsupported, "checkpoints of Megatron Core are not supported").at(name).found_only("mcore_data")
-          .try_("export it to safetensors with Megatron's own tools, and open that");
+      throw Error(Exit::unsupported, "checkpoints of Megatron Core are not supported").at(name)
+          .found_only("mcore_data; what Megatron's own tools export to safetensors can be opened");
     }
     if (metadata.home.starts_with("bytecheckpoint.")) {
-      throw Error(Exit::unsupported, "checkpoints of ByteCheckpoint are not supported").at(name).found_only(std::string(metadata.home))
-          .try_("export it to safetensors with ByteCheckpoint's own tools, and open that");
+      throw Error(Exit::unsupported, "checkpoints of ByteCheckpoint are not supported").at(name)
+          .found_only(std::string(metadata.home) + "; what ByteCheckpoint's own tools export to safetensors can be opened");
     }
   }
 

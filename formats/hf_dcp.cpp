@@ -11,6 +11,7 @@
 #include "formats/safetensors_reader.h"
 #include "formats/sharding_info.h"
 #include "lib/base/dims_table.h"
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/parts.h"
 
 namespace fsdpctl {
@@ -239,7 +240,7 @@ class HfDcpFormat : public Format {
     const std::vector<ShardFile> files = list_shards(*source);
     if (!source->is_directory()) {
       throw Error(Exit::refused, "file holds one rank's pieces of tensors, not whole tensors").at(files.front().name)
-          .try_("name the directory that holds the files of all ranks");
+          .try_("fsdpctl inspect " + shell_quoted(parent_path(source->path())));
     }
     return Reader(std::move(source), sink).read(files);
   }
@@ -257,7 +258,7 @@ class HfDcpFormat : public Format {
     for (const LeafInfo& leaf : parts.leaves) {
       if (leaf.part == Part::model && leaf.tensor != kNoTensor) continue;
       Finding finding = error(Exit::refused, "hf-dcp holds tensors of the model and nothing else").key(std::string(leaf.path));
-      sink.report(finding.try_(leaf.part == Part::model ? "--drop '" + std::string(leaf.fqn) + "'" : "--part model"));
+      sink.report(finding.try_(leaf.part == Part::model ? "--drop " + shell_quoted(std::string(leaf.fqn)) : "--part model"));
     }
     check_safetensors_dtypes(checkpoint, sink);
     check_names(checkpoint, name_tensors(checkpoint), sink);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/checkpoint.h"
 
 namespace fsdpctl {
@@ -105,7 +106,7 @@ void check_safetensors_dtypes(const Checkpoint& checkpoint, FindingSink& sink) {
     sink.report(error(Exit::refused, no_row ? "safetensors cannot hold a float4 tensor without dimensions"
                                             : "safetensors has no such dtype")
                     .key(std::string(info.key)).found_only(std::string(dtype_name(info.dtype)))
-                    .try_("convert --to torch or --to dcp, or leave the tensor out with --drop"));
+                    .try_("--drop " + shell_quoted(std::string(info.key))));
   }
 }
 

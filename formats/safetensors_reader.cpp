@@ -15,6 +15,8 @@
 #include "formats/sharding_info.h"
 #include "formats/unread_files.h"
 
+#include "lib/base/shell_quoted.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -76,7 +78,7 @@ void Reader::refuse_pieces(const SafetensorsHeader& header, const std::string& n
   }
   if (!pieces) return;
   throw Error(Exit::refused, "file holds one rank's pieces of tensors, not whole tensors").at(name)
-      .try_("name the directory that holds the files of all ranks");
+      .try_("fsdpctl inspect " + shell_quoted(parent_path(source().path())));
 }
 
 void Reader::add_tensor(SourceIndex file, uint64_t data_offset, const SafetensorsEntry& entry) {
@@ -169,7 +171,7 @@ Checkpoint Reader::numbered_shards(const std::vector<std::string>& files) {
     if (!first || !numbered || numbered->set != first->set || numbered->count != first->count || numbered->number == 0 ||
         numbered->number > numbered->count) {
       throw Error(Exit::refused, "directory holds several safetensors files and no index").at(source().path())
-          .found_only(some_names(files)).try_("fsdpctl inspect " + join_path(source().path(), files.front()));
+          .found_only(some_names(files)).try_("fsdpctl inspect " + shell_quoted(join_path(source().path(), files.front())));
     }
     present[numbered->number - 1] = true;
   }
@@ -215,11 +217,11 @@ std::string index_of(const SafetensorsListing& listing, Source& source, const st
   return {};
 }
 
-std::string choose_index(const SafetensorsListing& listing) {
+std::string choose_index(const Source& source, const SafetensorsListing& listing) {
   if (listing.indexes.size() == 1) return listing.indexes.front();
   if (std::find(listing.indexes.begin(), listing.indexes.end(), kIndexName) != listing.indexes.end()) return std::string(kIndexName);
   throw Error(Exit::refused, "directory holds several indexes").found_only(listing.indexes[0] + ", " + listing.indexes[1])
-      .try_("name one of them");
+      .try_("fsdpctl inspect " + shell_quoted(join_path(source.path(), listing.indexes[0])));
 }
 
 }  // namespace
@@ -250,7 +252,7 @@ Checkpoint read_safetensors_directory(std::shared_ptr<Source> source, FindingSin
   const SafetensorsListing listing = list_safetensors(*source);
   report_unread_files(*source, listing.others, sink);
   Reader reader(std::move(source), sink);
-  if (!listing.indexes.empty()) return reader.indexed_shards(choose_index(listing), listing);
+  if (!listing.indexes.empty()) return reader.indexed_shards(choose_index(*source, listing), listing);
   if (listing.files.size() == 1) return reader.single_file(listing.files.front());
   return reader.numbered_shards(listing.files);
 }

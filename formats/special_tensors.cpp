@@ -3,6 +3,8 @@
 #include <string>
 #include <unordered_set>
 
+#include "lib/base/shell_quoted.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -16,7 +18,7 @@ class Finder : public TreeVisitor {
     if (special == nullptr) return;
     found = true;
     sink_.report(error(Exit::refused, "only torch files hold quantised, sparse and other special tensors")
-                     .key(std::string(path)).found_only(special->class_name()).try_("--drop '" + std::string(path) + "', or --to torch"));
+                     .key(std::string(path)).found_only(special->class_name()).try_("--drop " + shell_quoted(std::string(path))));
   }
 
   bool found = false;

@@ -114,8 +114,9 @@ std::vector<std::string> find_deepspeed_files(const Source& source) {
 
 void refuse_deepspeed_files(const std::vector<std::string>& names) {
   throw Error(Exit::unsupported, "checkpoints of DeepSpeed are not supported").at(names.front())
-      .found_only(fmt::format("{} {} of single ranks", names.size(), names.size() == 1 ? "file" : "files"))
-      .try_("python zero_to_fp32.py, which DeepSpeed puts beside the steps, writes whole weights: open those");
+      .found_only(fmt::format("{} {} of single ranks; zero_to_fp32.py, which DeepSpeed puts beside the steps, writes whole weights, "
+                              "which can be opened",
+                              names.size(), names.size() == 1 ? "file" : "files"));
 }
 
 void refuse_rank_files(const std::vector<std::string>& names) {
@@ -138,8 +139,9 @@ void refuse_rank_files(const std::vector<std::string>& names) {
         .saw(fmt::format("{} files", world_size), fmt::format("{}", present.size()));
   }
   throw Error(Exit::unsupported, "checkpoints of per-rank torch.save files are not supported").at(names.front())
-      .found_only(fmt::format("{} files of world size {}", names.size(), world_size))
-      .try_("load them with the program and the ranks that wrote them, save with torch.distributed.checkpoint.save, and open that");
+      .found_only(fmt::format("{} files of world size {}; what the program that wrote them loads and saves with "
+                              "torch.distributed.checkpoint.save can be opened",
+                              names.size(), world_size));
 }
 
 }  // namespace fsdpctl

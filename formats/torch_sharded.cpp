@@ -12,6 +12,8 @@
 #include "formats/torch_file.h"
 #include "formats/unread_files.h"
 
+#include "lib/base/shell_quoted.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -153,7 +155,7 @@ void read_torch_directory(Checkpoint& checkpoint, const TorchDirectory& director
   }
   const std::string& index = directory.indexes.front();
   if (directory.indexes.size() > 1 && index != kIndex) {
-    throw Error(Exit::refused, "directory holds several indexes").found_only(index + ", " + directory.indexes[1]).try_("name one of them");
+    throw Error(Exit::refused, "directory holds several indexes").found_only(index + ", " + directory.indexes[1]).try_("fsdpctl inspect " + shell_quoted(join_path(checkpoint.source->path(), index)));
   }
   checkpoint.metadata_file = index;
   ShardReader(checkpoint, index, sink).read();

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "lib/base/file.h"
+#include "lib/base/shell_quoted.h"
 
 namespace fsdpctl {
 
@@ -37,7 +38,7 @@ void report_unread_files(const Source& directory, const std::vector<std::string>
   sink.report(warning(std::string(kReport))
                   .at(directory.path())
                   .found_only(some_names(names))
-                  .try_("fsdpctl inspect " + join_path(directory.path(), example)));
+                  .try_("fsdpctl inspect " + shell_quoted(join_path(directory.path(), example))));
 }
 
 }  // namespace fsdpctl

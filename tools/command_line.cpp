@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lib/base/file.h"
+#include "lib/base/shell_quoted.h"
 #include "tools/program.h"
 #include "tools/suggest.h"
 
@@ -211,27 +212,27 @@ void refuse_empty_values(const CommandLine::Branch& branch) {
 
 }  // namespace
 
-std::string shell_quoted(const std::string& argument) {
-  const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string_view("_-./=:,+@%^").find(c) != std::string_view::npos;
-  };
-  if (!argument.empty() && std::all_of(argument.begin(), argument.end(), plain)) return argument;
-  std::string quoted = "'";
-  for (const char c : argument) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
-}
-
 std::string command_with(const Context& context, const std::string& flag) {
   std::vector<std::string> arguments = context.arguments;
   arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), flag);
   return joined(arguments);
+}
+
+Finding with_own_command(Finding finding, const Context& context) {
+  constexpr std::string_view kInspect = "fsdpctl inspect ";
+  if (!finding.hint.starts_with(kInspect)) return finding;
+  const std::string path = shell_unquoted(finding.hint.substr(kInspect.size()));
+  std::vector<std::string> arguments = context.arguments;
+  for (std::string& argument : arguments) {
+    std::string whole = argument;
+    while (whole.size() > 1 && whole.ends_with('/')) whole.pop_back();
+    if (path != whole && !path.starts_with(whole + "/") && path != parent_path(whole)) continue;
+    if (stat_path(whole).kind == FileKind::absent) continue;
+    argument = path;
+    finding.hint = joined(arguments);
+    break;
+  }
+  return finding;
 }
 
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,

@@ -45,7 +45,8 @@ CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::
 // The command line that is being run, with one more flag: something to paste.
 std::string command_with(const Context& context, const std::string& flag);
 
-// One argument as a shell needs it: a'b -> 'a'\''b'.
-std::string shell_quoted(const std::string& argument);
+// Where the hint is `fsdpctl inspect PATH` for one of our arguments (PATH lies in it or holds it): this command with PATH
+// in its place.
+Finding with_own_command(Finding finding, const Context& context);
 
 }  // namespace fsdpctl

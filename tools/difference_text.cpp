@@ -16,7 +16,8 @@ std::string values_text(const Difference& d) {
   const std::string most = fmt::format("max abs {:.6g}, max rel {:.6g}", d.max_abs, d.max_rel);
   if (d.different == 0) return "values are within the tolerance, " + most;
   std::string text =
-      fmt::format("{} of {} differ, {}", count_text(d.different), count_text(d.elements, "element"), most);
+      fmt::format("{} of {} {}, {}", count_text(d.different), count_text(d.elements, "element"),
+                  d.different == 1 ? "differs" : "differ", most);
   if (!d.first_index.empty()) text += ", first at " + dims_text(d.first_index);
   return text;
 }

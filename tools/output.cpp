@@ -9,6 +9,7 @@
 
 #include "lib/base/checksum.h"
 #include "lib/base/file.h"
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/untie.h"
 #include "lib/ckpt/writable.h"
 #include "tools/change_text.h"

@@ -10,6 +10,7 @@
 #include "lib/base/file.h"
 #include "lib/ckpt/format.h"
 #include "lib/ckpt/manifest.h"
+#include "lib/base/shell_quoted.h"
 #include "tools/command_line.h"
 #include "tools/size_text.h"
 

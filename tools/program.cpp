@@ -21,9 +21,14 @@ bool wants_json(const std::vector<std::string>& arguments, const Variables& vari
 
 int run_parsed(const CommandLine& line, const FormatList& formats, Printer& printer,
                const std::vector<std::string>& arguments) {
-  const Exit code = line.chosen()->run({printer, formats, arguments});
-  printer.flush();
-  return static_cast<int>(code);
+  const Context context{printer, formats, arguments};
+  try {
+    const Exit code = line.chosen()->run(context);
+    printer.flush();
+    return static_cast<int>(code);
+  } catch (const Error& error) {
+    throw Error(with_own_command(error.finding(), context));
+  }
 }
 
 int parse_and_run(const std::vector<std::string>& arguments, TextSink& out, TextSink& err, const Variables& variables,

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "lib/base/shell_quoted.h"
 #include "tools/beside.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"

@@ -138,9 +138,13 @@ Exit verify_one(const std::string& path, const Lock* expected, const VerifyComma
       report = verify(context.formats, path, how);
     }
   }
+  for (Finding& finding : report.findings) {
+    if (finding.severity == Severity::error) finding = with_own_command(std::move(finding), context);
+  }
   reports.push_back(report);
   throw_if_not_opened(report);
-  print_report(report, options.data || options.count_nonfinite || options.write_manifest, context.printer);
+  print_report(report, options.data || options.count_nonfinite || options.write_manifest,
+               manifest.has_value(), context.printer);
   if (manifest) print_sealed(path, *manifest, context.printer);
   if (report.has_errors()) return report.exit_code();
   const Exit fits = lock_checks(path, expected, options, context);

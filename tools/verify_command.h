@@ -23,6 +23,6 @@ struct VerifyCommandOptions {
 // Verifies each path, goes on after one that fails, and returns the worst exit code.
 Exit run_verify(const VerifyCommandOptions& options, const Context& context);
 
-void print_report(const VerifyReport& report, bool data, Printer& printer);  // verify_report.cpp
+void print_report(const VerifyReport& report, bool data, bool sealed, Printer& printer);  // verify_report.cpp
 
 }  // namespace fsdpctl

@@ -31,7 +31,8 @@ std::string crc32_text(const VerifyReport& report) {
   return text;
 }
 
-void print_text(const VerifyReport& report, bool data, Printer& printer) {
+// `sealed`: its manifest was written just now, and the next line says so.
+void print_text(const VerifyReport& report, bool data, bool sealed, Printer& printer) {
   const uint64_t errors = count_of(report, Severity::error), warnings = count_of(report, Severity::warning);
   std::string verdict = errors == 0 ? printer.paint(Style::good, "no damage found")
                                     : printer.paint(Style::bad, count_text(errors, "error"));
@@ -45,7 +46,7 @@ void print_text(const VerifyReport& report, bool data, Printer& printer) {
   if (report.format.empty()) return;
   if (!report.chosen.empty()) printer.row("chosen", report.chosen + ", the newest complete step");
   printer.row("data", data ? size_text(report.bytes_read) + " read" : "not read (--data reads every byte)");
-  printer.row("manifest", manifest_text(report, data));
+  if (!sealed) printer.row("manifest", manifest_text(report, data));
   if (!data) return;
   printer.row("crc-32", crc32_text(report));
   if (report.replicas_checked > 0) printer.row("replicas", count_text(report.replicas_checked) + " compared");
@@ -84,11 +85,11 @@ Json report_fields(const VerifyReport& report, bool data) {
 
 }  // namespace
 
-void print_report(const VerifyReport& report, bool data, Printer& printer) {
+void print_report(const VerifyReport& report, bool data, bool sealed, Printer& printer) {
   if (printer.json()) {
     printer.record("report", report_fields(report, data));
   } else {
-    print_text(report, data, printer);
+    print_text(report, data, sealed, printer);
   }
   printer.findings(report.findings, report.path);
   print_nonfinite(report, printer);

@@ -18,20 +18,19 @@ std::string full_name(const Value& global) {
 }
 
 // What to do about the usual reason: torch.save(model) instead of torch.save(model.state_dict()).
-std::string hint_for(std::string_view module) {
+std::string advice_for(std::string_view module) {
   std::string_view whole;
   if (module.starts_with("torch.nn.") || module.starts_with("torch.distributed.fsdp")) whole = "model";
   if (module.starts_with("torch.optim.")) whole = "optimizer";
   if (whole.empty()) return {};
-  return fmt::format("in Python: torch.save({0}.state_dict(), PATH); a whole pickled {0} is code, which is never run here", whole);
+  return fmt::format("; a whole pickled {0} is code, which is never run here: torch.save({0}.state_dict(), PATH) saves what can be opened", whole);
 }
 
 }  // namespace
 
 Error Machine::unsafe(const Value& global) const {
   return error(Exit::unsupported, "unsafe callable in pickle")
-      .found_only(full_name(global))
-      .try_(hint_for(global.node<GlobalNode>().module));
+      .found_only(full_name(global) + advice_for(global.node<GlobalNode>().module));
 }
 
 // ---- globals

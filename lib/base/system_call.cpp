@@ -13,6 +13,7 @@
 
 #include "lib/base/file.h"
 #include "lib/base/finding.h"
+#include "lib/base/shell_quoted.h"
 
 namespace fsdpctl {
 namespace {
@@ -87,7 +88,7 @@ void throw_system(std::string_view what, const std::string& path, int code) {
   Finding finding = error(Exit::failed, std::string(what));
   if (code == ENOSPC || code == EDQUOT) {
     finding.what = code == ENOSPC ? "no space left on device" : "disk quota exceeded";
-    finding.try_("df -h " + parent_path(path));
+    finding.try_("df -h " + shell_quoted(parent_path(path)));
   }
   finding.at(path).found_only(std::generic_category().message(code));
   throw Error(std::move(finding));

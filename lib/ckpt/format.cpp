@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/file.h"
+#include "lib/base/shell_quoted.h"
+#include "lib/ckpt/lock.h"
 #include "lib/ckpt/run_directory.h"
 
 namespace fsdpctl {
@@ -83,6 +86,25 @@ void refuse_obvious_damage(Source& source) {
   if (source.file(file).size == 0) throw Error(Exit::damaged, "file is empty").at(source.file(file).name);
 }
 
+// Files of our own that are no checkpoints: what they are, and the command that reads them.
+void refuse_own_files(const Source& source) {
+  if (source.is_directory()) return;
+  constexpr std::string_view kManifest = "fsdpctl.manifest.json", kManifestEnding = ".fsdpctl.json";
+  const std::string& path = source.path();
+  const bool inside = base_name(path) == kManifest;
+  if (inside || (path.ends_with(kManifestEnding) && path.size() > kManifestEnding.size())) {
+    const std::string of = inside ? parent_path(path) : path.substr(0, path.size() - kManifestEnding.size());
+    throw Error(Exit::unsupported, "file is a manifest of fsdpctl, not a checkpoint").at(path)
+        .found_only("the checksums of " + of).try_("fsdpctl verify --data " + shell_quoted(of));
+  }
+  std::string head(64, '\0');
+  head.resize(FileHandle::open_read(path).read_some(0, std::as_writable_bytes(std::span(head))));
+  if (looks_like_lock(head)) {
+    throw Error(Exit::unsupported, "file is a lock file of fsdpctl, not a checkpoint").at(path)
+        .found_only("names, dtypes and shapes that a checkpoint shall have").try_("fsdpctl verify --against " + shell_quoted(path) + " CKPT");
+  }
+}
+
 // What was seen instead of a checkpoint.
 std::string seen(const Source& source) {
   if (!source.is_directory()) return fmt::format("a file of {} bytes", source.entries().front().size);
@@ -108,6 +130,7 @@ Opened open_checkpoint(const FormatList& formats, const std::string& path, Findi
   if (source->is_directory()) {
     if (auto opened = open_newest_step(formats, *source, sink, options)) return *std::move(opened);
   }
+  refuse_own_files(*source);
   throw Error(Exit::unsupported, "not recognised as a checkpoint").at(path).found_only(seen(*source));
 }
 

@@ -96,8 +96,12 @@ Lock parse_lock(std::string_view text, const std::string& file_name) {
       row.shape = j.value("shape", std::vector<int64_t>());
       lock.rows.push_back(std::move(row));
     }
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(Exit::damaged, "lock file cannot be read").at(file_name).found_only(e.what());
+  } catch (const nlohmann::json::parse_error& e) {
+    throw Error(Exit::usage, "lock file cannot be read").at(file_name)
+        .saw("what verify --write-lock wrote, whole", fmt::format("text that is no JSON from byte {}", e.byte));
+  } catch (const nlohmann::json::exception&) {
+    throw Error(Exit::usage, "lock file cannot be read").at(file_name)
+        .saw("what verify --write-lock wrote", "JSON without the fields of a lock file, or with others in their place");
   }
   std::stable_sort(lock.rows.begin(), lock.rows.end(), [](const LockRow& a, const LockRow& b) { return order(a) < order(b); });
   return lock;

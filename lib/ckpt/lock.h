@@ -26,7 +26,7 @@ struct Lock {
 
 Lock lock_of(const Checkpoint& checkpoint);
 std::string lock_text(const Lock& lock);
-Lock parse_lock(std::string_view text, const std::string& file_name);   // Error(damaged)
+Lock parse_lock(std::string_view text, const std::string& file_name);   // Error(usage)
 bool looks_like_lock(std::string_view text);                           // begins as lock_text does
 
 // What `now` has otherwise than `before` asks for. Kinds: missing, added, dtype, shape, type.

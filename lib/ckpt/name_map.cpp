@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "lib/base/shell_quoted.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -151,7 +153,7 @@ void NameMap::check_collisions(const std::vector<std::string>& names) const {
     throw Error(Exit::refused, "two names would become one")
         .key(names[i])
         .found_only(std::string(fqns_[at->second]) + " and " + std::string(fqns_[i]))
-        .try_("--drop one of them, or --rename so that they stay different");
+        .try_("--drop " + shell_quoted(std::string(fqns_[i])));
   }
 }
 

@@ -16,7 +16,7 @@ class OptimizerEditor {
     if (names.drops() && !optimizer.named) {
       throw Error(Exit::refused, "names are dropped beside an optimizer that records only ids")
           .key(optimizer.path)
-          .try_("--part model leaves the optimizer out");
+          .try_("--part model");
     }
     OptimizerInfo again;
     again.value = optimizer.value;

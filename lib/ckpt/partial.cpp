@@ -76,7 +76,7 @@ PartialDirectory PartialDirectory::open(const std::string& output, const std::st
   const std::string path = path_for(output, id);
   std::optional<FileLock> lock = lock_directory(path, FileLock::Mode::exclusive);
   if (lock) return {path, *std::move(lock)};
-  throw Error(Exit::failed, "output is being written by another run").at(path).try_("wait for it to end; the same command then continues or refuses");
+  throw Error(Exit::failed, "output is being written by another run").at(path).found_only("its lock; once it has ended, the same command continues or refuses");
 }
 
 std::optional<PartialDirectory> PartialDirectory::open_after_workers(const std::string& output, const std::string& id) {
@@ -118,7 +118,7 @@ WorkerDirectory WorkerDirectory::open(const std::string& output, const std::stri
     if (!is_plain(path)) throw Error(Exit::failed, "partial output holds links or special files").at(path).try_("rm -r " + path);
     std::optional<FileLock> own = FileLock::try_lock(join_path(path, "worker-" + name));
     if (own) return {path, name, *std::move(shared), *std::move(own)};
-    throw Error(Exit::failed, "another process does the same share").at(path).key("--worker").found_only(name).try_("give every process its own index");
+    throw Error(Exit::failed, "another process does the same share").at(path).key("--worker").saw("an index of its own for every process", name);
   }
 }
 

@@ -170,8 +170,7 @@ void read_back(const Proof& proof, const std::vector<TensorSum>& sums, const Eng
     throw Error(Exit::failed, std::string(kDiffers))
         .at(pieces.empty() ? std::string() : output.source->file(pieces.front().source).name)
         .key(std::string(output.tensors[t].key))
-        .saw("crc64 " + hex64(expected), "crc64 " + hex64(found[t].crc64))
-        .try_("run again; if it happens again, the disk or its driver loses data");
+        .saw("crc64 " + hex64(expected), "crc64 " + hex64(found[t].crc64) + "; where this happens again, the disk or its driver loses data");
   }
 }
 

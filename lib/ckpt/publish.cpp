@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/partial.h"
 #include "lib/ckpt/prove.h"
 #include "lib/ckpt/tiling.h"
@@ -122,7 +123,7 @@ class Publication {
   void check_output() {
     const std::string& output = result_.path;
     if (stat_path(parent_path(output)).kind != FileKind::directory) {
-      throw Error(Exit::failed, "directory of the output does not exist").at(parent_path(output)).try_("mkdir -p " + parent_path(output));
+      throw Error(Exit::failed, "directory of the output does not exist").at(parent_path(output)).try_("mkdir -p " + shell_quoted(parent_path(output)));
     }
     const std::string source = real_path(checkpoint_.source->path()), target = real_target(output);
     if (is_below(target, source) || is_below(source, target)) {
@@ -130,7 +131,7 @@ class Publication {
     }
     const FileStat there = stat_path(output);
     if (!options_.force && (there.kind != FileKind::absent || there.is_link)) {
-      throw Error(Exit::usage, "output exists").at(output).try_("--force replaces it");
+      throw Error(Exit::usage, "output exists").at(output).try_("--force");
     }
     if (single_ && !options_.force && stat_path(result_.manifest).kind != FileKind::absent && !is_manifest(result_.manifest)) {
       throw Error(Exit::usage, "output exists").at(result_.manifest).saw("a manifest, or nothing", "another file").try_("--force replaces it");
@@ -159,13 +160,13 @@ class Publication {
 
   void note_other_partials(const std::string& id) {
     for (const std::string& name : other_partials(result_.path, id)) {
-      Finding other = note("partial output of another command is left alone").at(name);
+      Finding other = note("partial output of another command is left alone, since a run may need it").at(name);
       if (options_.worker) {
         // Workers with other flags, or that see another source, would wait for each other for ever.
-        other = warning("partial output of another command is there: workers of one run use the same one").at(name);
-        other.saw(base_name(PartialDirectory::path_for(result_.path, id)), name).try_("give all workers the same source and flags, except --worker; rm -r what no run needs");
+        other = warning("partial output of another command is there: give all workers the same source and flags, except --worker").at(name);
+        other.saw(base_name(PartialDirectory::path_for(result_.path, id)), name);
       } else {
-        other.try_("rm -r it if no run needs it");
+        other.try_("rm -r " + shell_quoted(join_path(parent_path(result_.path), base_name(name))));
       }
       sink_.report(std::move(other));
     }
@@ -242,7 +243,7 @@ class Publication {
     for (Change& change : result_.changes) {
       if (!change.casts) continue;
       const CastCounts& c = *change.casts;
-      change.detail += fmt::format(", {} values changed, {} overflowed, {} flushed to zero", c.changed, c.overflowed, c.flushed);
+      change.detail += fmt::format(", {} value{} changed, {} overflowed, {} flushed to zero", c.changed, c.changed == 1 ? "" : "s", c.overflowed, c.flushed);
     }
   }
 
@@ -291,7 +292,7 @@ class Publication {
       return false;
     }
     if (exchange(from, to)) return true;
-    throw Error(Exit::failed, "file system cannot exchange the old output and the new one in one step").at(to).try_("mv the old output away, then run again");
+    throw Error(Exit::failed, "file system cannot exchange the old output and the new one in one step").at(to).try_("mv " + shell_quoted(to) + " " + shell_quoted(to + ".old"));
   }
 
   void take_back(const std::string& manifest, bool replaced) const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/step_name.h"
 
 namespace fsdpctl {
@@ -99,7 +100,7 @@ class RunDirectory {
     throw Error(Exit::refused, "directory holds checkpoints and is none itself")
         .at(run_.path())
         .found_only(listed(candidates))
-        .try_("fsdpctl inspect " + join_path(run_.path(), likeliest(candidates)));
+        .try_("fsdpctl inspect " + shell_quoted(join_path(run_.path(), likeliest(candidates))));
   }
 
  private:
@@ -150,7 +151,7 @@ class RunDirectory {
         throw Error(Exit::refused, "run directory holds several series of steps")
             .at(run_.path())
             .found_only(only->front().name + " and " + steps.front().name)
-            .try_("fsdpctl inspect " + join_path(run_.path(), only->front().name));
+            .try_("fsdpctl inspect " + shell_quoted(join_path(run_.path(), only->front().name)));
       }
       only = &steps;
     }
@@ -161,7 +162,7 @@ class RunDirectory {
     throw Error(Exit::refused, "step holds several checkpoints")
         .at(run_.path())
         .found_only(listed(step.places))
-        .try_("fsdpctl inspect " + join_path(run_.path(), likeliest(step.places)));
+        .try_("fsdpctl inspect " + shell_quoted(join_path(run_.path(), likeliest(step.places))));
   }
 
   [[noreturn]] static void throw_within(const std::string& place, const Error& e) {

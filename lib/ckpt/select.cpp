@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/name_map.h"
 #include "lib/ckpt/renumber.h"
 #include "lib/ckpt/tree_edit.h"
@@ -17,7 +18,7 @@ void cast_model(Checkpoint& selected, const Parts& parts, const std::vector<Tens
     if (dtype_kind(info.dtype) != DTypeKind::floating || info.dtype == to) continue;
     if (info.dtype == DType::float4_e2m1fn_x2) {
       throw Error(Exit::refused, "packed tensor cannot be cast").key(std::string(info.key)).found_only(std::string(dtype_name(info.dtype)))
-          .try_("--drop it, or leave out --dtype");
+          .try_("--drop " + shell_quoted(std::string(info.key)));
     }
     changes.push_back({"cast", std::string(info.key), fmt::format("{} -> {}", dtype_name(info.dtype), dtype_name(to))});
     info.dtype = to;
@@ -38,7 +39,7 @@ Checkpoint select(const Checkpoint& checkpoint, const Selection& selection, std:
   const Parts parts = find_parts(checkpoint);
   NameMap names(parts, selection);
   std::optional<Value> tree = TreeEditor(checkpoint, parts, selection, names, changes).edit();
-  if (!tree) throw Error(Exit::refused, "nothing is left of the checkpoint").try_("--part all, or fewer --drop patterns");
+  if (!tree) throw Error(Exit::refused, "nothing is left of the checkpoint").try_("--part all");
   if (selection.fill_missing) fill_schedulers(*tree, changes);
   names.list_renames(changes);
   std::vector<TensorIndex> numbers;

@@ -82,7 +82,7 @@ TEST(TorchRanks, NamesDeepSpeed) {
     const Finding refused = open_directory_of({name, "zero_pp_rank_2_mp_rank_00_optim_states.pt"});
     EXPECT_EQ(refused.code, Exit::unsupported);
     EXPECT_NE(refused.what.find("DeepSpeed"), std::string::npos);
-    EXPECT_NE(refused.hint.find("zero_to_fp32.py"), std::string::npos);
+    EXPECT_NE(refused.found.find("zero_to_fp32.py"), std::string::npos);
   }
   for (const char* name : {"model_states.pt", "mp_rank_00.pt", "rank_0_optim_states.pt"}) EXPECT_FALSE(is_deepspeed_file(name)) << name;
 }
