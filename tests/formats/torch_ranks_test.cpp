@@ -39,7 +39,7 @@ Finding open_directory_of(const std::vector<std::string>& names) {
 TEST(TorchRanks, SaysWhatIsWrongWithADirectory) {
   const Finding whole = open_directory_of({"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"});
   EXPECT_EQ(whole.code, Exit::unsupported);
-  EXPECT_NE(whole.hint, "");
+  EXPECT_NE(whole.found.find("torch.distributed.checkpoint"), std::string::npos);
   const Finding missing = open_directory_of({"model_world_size_3_rank_0.pt", "model_world_size_3_rank_2.pt"});
   EXPECT_EQ(missing.code, Exit::damaged);
   EXPECT_EQ(missing.where.path, "model_world_size_3_rank_1.pt");
