@@ -251,8 +251,9 @@ Checkpoint read_safetensors_file(std::shared_ptr<Source> source, const std::stri
 Checkpoint read_safetensors_directory(std::shared_ptr<Source> source, FindingSink& sink) {
   const SafetensorsListing listing = list_safetensors(*source);
   report_unread_files(*source, listing.others, sink);
+  const std::string index = listing.indexes.empty() ? std::string() : choose_index(*source, listing);
   Reader reader(std::move(source), sink);
-  if (!listing.indexes.empty()) return reader.indexed_shards(choose_index(*source, listing), listing);
+  if (!index.empty()) return reader.indexed_shards(index, listing);
   if (listing.files.size() == 1) return reader.single_file(listing.files.front());
   return reader.numbered_shards(listing.files);
 }
