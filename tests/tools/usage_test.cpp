@@ -101,7 +101,7 @@ const std::vector<Wrong> kWrong = {
     {{"diff", "a", ""}, "argument is empty", "B"},
     {{"verify", "x", "--against", ""}, "argument is empty", "--against"},
     {{"verify", "x", "--junit", ""}, "argument is empty", "--junit"},
-    {{"verify", "x", "--force"}, "option needs another one", "expected --write-lock FILE, found nothing"},
+    {{"verify", "x", "--force"}, "option needs another one", "expected --write-lock or --write-manifest, found neither"},
     {{"verify", "x", "--junit", "r", "--write-lock", "r"}, "two outputs have the same name", "r"},
     {{"diff", "a", "b", "--structure", "--rtol", "1"}, "options exclude each other", "--rtol"},
     {{"--", "inspect", "x"}, "no command given", "fsdpctl --help"},
