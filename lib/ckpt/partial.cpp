@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lib/base/checksum.h"
+#include "lib/base/shell_quoted.h"
 
 namespace fsdpctl {
 namespace {
@@ -41,7 +42,7 @@ std::optional<FileLock> lock_directory(const std::string& path, FileLock::Mode m
   // Another run may finish and remove the directory between our steps; then it is simply made again.
   for (int attempt = 0; attempt < 10; ++attempt) {
     const FileStat there = stat_path(path);
-    if (there.is_link) throw Error(Exit::failed, "partial output is a symbolic link").at(path).try_("rm " + path);
+    if (there.is_link) throw Error(Exit::failed, "partial output is a symbolic link").at(path).try_("rm " + shell_quoted(path));
     if (there.kind == FileKind::absent) make_directories(path);
     std::optional<FileLock> lock = FileLock::try_lock(lock_path, mode);
     if (!lock || stat_path(lock_path).kind == FileKind::file) return lock;
@@ -115,7 +116,7 @@ WorkerDirectory WorkerDirectory::open(const std::string& output, const std::stri
       std::this_thread::sleep_for(kWait);
       continue;
     }
-    if (!is_plain(path)) throw Error(Exit::failed, "partial output holds links or special files").at(path).try_("rm -r " + path);
+    if (!is_plain(path)) throw Error(Exit::failed, "partial output holds links or special files").at(path).try_("rm -r " + shell_quoted(path));
     std::optional<FileLock> own = FileLock::try_lock(join_path(path, "worker-" + name));
     if (own) return {path, name, *std::move(shared), *std::move(own)};
     throw Error(Exit::failed, "another process does the same share").at(path).key("--worker").saw("an index of its own for every process", name);
