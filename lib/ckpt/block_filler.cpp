@@ -31,16 +31,6 @@ class OneCrc final : public ItemCrcs {
   uint32_t crc_;
 };
 
-// The last item that begins at or before `offset`.
-uint64_t item_at(const FileLayout& layout, uint64_t offset) {
-  uint64_t low = 0, high = layout.item_count();
-  while (low + 1 < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    (layout.item_offset(middle) <= offset ? low : high) = middle;
-  }
-  return low;
-}
-
 }  // namespace
 
 void segments_of(const FileLayout& layout, uint64_t item, SegmentList& list) {
@@ -51,6 +41,15 @@ void segments_of(const FileLayout& layout, uint64_t item, SegmentList& list) {
     next += segment.length;
   }
   if (next != layout.item_offset(item + 1)) broken(layout, "layout has a gap");
+}
+
+uint64_t item_at(const FileLayout& layout, uint64_t offset) {
+  uint64_t low = 0, high = layout.item_count();
+  while (low + 1 < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    (layout.item_offset(middle) <= offset ? low : high) = middle;
+  }
+  return low;
 }
 
 const Segment* tensor_segment(const SegmentList& list) {
@@ -92,7 +91,7 @@ void BlockFiller::fill_item(const Block& block, uint64_t item) {
     if (segment.kind == Segment::Kind::tensor || !meets(segment)) continue;
     if (segment.kind == Segment::Kind::rendered) {
       fill_rendered(block, item, segment);
-    } else if (segment.kind == Segment::Kind::rendered_late && is_early(segment, tensor)) {
+    } else if (segment.kind == Segment::Kind::rendered_late && !all_late_ && is_early(segment, tensor)) {
       text_layout_ = nullptr;
       text_.clear();
       const OneCrc crcs(block.layout, item, crc);

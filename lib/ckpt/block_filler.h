@@ -15,7 +15,9 @@ namespace fsdpctl {
 
 class BlockFiller {
  public:
-  BlockFiller(const Checkpoint& checkpoint, Gatherer& gatherer) : checkpoint_(checkpoint), gatherer_(gatherer) {}
+  // `all_late`: no late segment is rendered with its block; for blocks that may hold parts of tensors only.
+  BlockFiller(const Checkpoint& checkpoint, Gatherer& gatherer, bool all_late = false)
+      : checkpoint_(checkpoint), gatherer_(gatherer), all_late_(all_late) {}
 
   // Bytes [offset, offset + block.size()) of the file. Adds what it learns to `record`.
   void fill(const FileLayout& layout, uint64_t offset, std::span<std::byte> block, JobRecord& record);
@@ -34,6 +36,7 @@ class BlockFiller {
 
   const Checkpoint& checkpoint_;
   Gatherer& gatherer_;
+  const bool all_late_;
   SegmentList list_;
   // The rendered segment that was met last: large ones reach over several blocks.
   std::string text_;
@@ -45,6 +48,8 @@ class BlockFiller {
 void segments_of(const FileLayout& layout, uint64_t item, SegmentList& list);
 // The tensor segment of an item, null if it has none.
 const Segment* tensor_segment(const SegmentList& list);
+// The last item that begins at or before `offset`.
+uint64_t item_at(const FileLayout& layout, uint64_t offset);
 // True for a late segment that was rendered with its block.
 bool is_early(const Segment& late, const Segment* tensor);
 // Appends a segment's bytes; checks their number.

@@ -25,7 +25,8 @@ class FileCrcs final : public ItemCrcs {
   std::unique_ptr<std::atomic<uint32_t>[]> crcs_;
 };
 
-// Writes the late segments that were not rendered with their blocks, neighbours together. Returns the bytes written.
-uint64_t write_late_segments(const FileLayout& layout, const FileCrcs& crcs, OutputFile& file);
+// Writes the late segments that were not rendered with their blocks (`all_late`: none was), neighbours together. Returns the bytes
+// written.
+uint64_t write_late_segments(const FileLayout& layout, const FileCrcs& crcs, OutputFile& file, bool all_late = false);
 
 }  // namespace fsdpctl

@@ -159,6 +159,14 @@ std::vector<TensorSum> sums_of_output(const Proof& proof, const std::vector<Tens
   return out;
 }
 
+Error differs_when_read(const Checkpoint& output, TensorIndex tensor, const std::string& expected, const std::string& found) {
+  const auto pieces = output.pieces_of(tensor);
+  return Error(Exit::failed, std::string(kDiffers))
+      .at(pieces.empty() ? std::string() : output.source->file(pieces.front().source).name)
+      .key(std::string(output.tensors[tensor].key))
+      .saw("crc64 " + expected, "crc64 " + found + "; where this happens again, the disk or its driver loses data");
+}
+
 void read_back(const Proof& proof, const std::vector<TensorSum>& sums, const EngineOptions& options) {
   const Checkpoint& output = proof.reopened;
   for (SourceIndex i = 0; i < output.source->file_count(); ++i) output.source->drop_cache(i);
@@ -166,11 +174,7 @@ void read_back(const Proof& proof, const std::vector<TensorSum>& sums, const Eng
   for (TensorIndex t = 0; t < found.size(); ++t) {
     const uint64_t expected = sums[proof.source[t]].crc64;
     if (found[t].crc64 == expected) continue;
-    const auto pieces = output.pieces_of(t);
-    throw Error(Exit::failed, std::string(kDiffers))
-        .at(pieces.empty() ? std::string() : output.source->file(pieces.front().source).name)
-        .key(std::string(output.tensors[t].key))
-        .saw("crc64 " + hex64(expected), "crc64 " + hex64(found[t].crc64) + "; where this happens again, the disk or its driver loses data");
+    throw differs_when_read(output, t, hex64(expected), hex64(found[t].crc64));
   }
 }
 

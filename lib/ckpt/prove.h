@@ -23,6 +23,9 @@ Proof reopen(const Checkpoint& written, const Format& format, const std::string&
 // first tensor that differs.
 void read_back(const Proof& proof, const std::vector<TensorSum>& sums, const EngineOptions& options);
 
+// That a tensor of the output holds other bytes than were written.
+Error differs_when_read(const Checkpoint& output, TensorIndex tensor, const std::string& expected, const std::string& found);
+
 // Does this error say that the output is wrong, rather than that something could not be done?
 bool is_disproof(const Error& error);
 

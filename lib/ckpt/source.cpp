@@ -1,6 +1,7 @@
 #include "lib/ckpt/source.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -73,9 +74,17 @@ std::shared_ptr<Source> Source::open(const std::string& path, SourceOptions opti
   return source;
 }
 
+std::shared_ptr<Source> Source::in_memory(std::string name) {
+  std::shared_ptr<Source> source(new Source);
+  source->path_ = std::move(name);
+  source->directory_ = source->in_memory_ = true;
+  return source;
+}
+
 Source::~Source() = default;
 
 std::vector<DirectoryEntry> Source::entries(std::string_view below) const {
+  if (in_memory_) return {};
   if (!directory_) {
     const FileStat info = stat_path(path_);
     return {{base_name(path_), info.kind, info.size}};
@@ -98,7 +107,7 @@ std::vector<DirectoryEntry> Source::entries(std::string_view below) const {
 
 bool Source::has(std::string_view name) const {
   const std::optional<std::string> safe = normalised(name);
-  if (!safe || (!directory_ && *safe != base_name(path_))) return false;
+  if (in_memory_ || !safe || (!directory_ && *safe != base_name(path_))) return false;
   return stat_path(join_path(root_, *safe)).kind == FileKind::file;
 }
 
@@ -108,6 +117,7 @@ bool Source::may_be_reached(const std::string& real) const {
 }
 
 std::string Source::resolve(const std::string& name) const {
+  if (in_memory_) return {};
   if (!directory_) return name == base_name(path_) ? real_path(path_) : std::string();   // the argument may be a link
   const std::string path = join_path(root_, name);
   if (stat_path(path).kind != FileKind::file) return {};
@@ -142,7 +152,7 @@ SourceIndex Source::add(std::string_view name) {
     Slot slot;
     slot.real_path = resolve(safe);
     if (slot.real_path.empty()) {
-      const bool exists = stat_path(join_path(root_, safe)).kind != FileKind::absent;
+      const bool exists = !in_memory_ && stat_path(join_path(root_, safe)).kind != FileKind::absent;
       throw Error(Exit::damaged, "file is missing").at(safe).found_only(exists ? "something that is no file" : "");
     }
     const FileStat info = stat_path(slot.real_path);
@@ -165,6 +175,27 @@ SourceIndex Source::add_spool(FileHandle file, std::string name) {
   slot.open = std::make_shared<FileHandle>(std::move(file));
   const std::lock_guard lock(mutex_);
   return append(std::move(slot));
+}
+
+SourceIndex Source::append_named(Slot slot) {
+  const std::lock_guard lock(mutex_);
+  const SourceIndex index = append(std::move(slot));
+  by_name_.emplace(file(index).name, index);
+  return index;
+}
+
+SourceIndex Source::lend(std::string name, std::span<const std::byte> bytes) {
+  static constexpr std::byte kNothing{};
+  Slot slot;
+  slot.file = {std::move(name), bytes.size(), 0, false};
+  slot.lent = bytes.empty() ? &kNothing : bytes.data();
+  return append_named(std::move(slot));
+}
+
+SourceIndex Source::elsewhere(std::string name, uint64_t size) {
+  Slot slot;
+  slot.file = {std::move(name), size, 0, false};
+  return append_named(std::move(slot));
 }
 
 std::shared_ptr<FileHandle> Source::handle(SourceIndex index) const {
@@ -200,6 +231,11 @@ void Source::read(SourceIndex index, uint64_t offset, std::span<std::byte> out) 
         .saw("at least " + std::to_string(end) + " bytes", std::to_string(f.size));
   }
   if (out.empty()) return;
+  if (const Slot& lent = slot(index); lent.lent != nullptr) {
+    std::memcpy(out.data(), lent.lent + offset, out.size());
+    return;
+  }
+  if (in_memory_ && !f.spool) throw Error(Exit::failed, "bytes that another process has").at(f.name).range(offset, offset + out.size());
   if (handle(index)->read_some(offset, out) != out.size()) {
     throw Error(Exit::failed, "file changed while it was in use").at(f.name);
   }
@@ -217,6 +253,8 @@ std::string Source::read_all(SourceIndex index, uint64_t limit) const {
   return text;
 }
 
-void Source::drop_cache(SourceIndex index) const { handle(index)->drop_cache(); }
+void Source::drop_cache(SourceIndex index) const {
+  if (!in_memory_) handle(index)->drop_cache();
+}
 
 }  // namespace fsdpctl

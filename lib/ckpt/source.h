@@ -6,6 +6,8 @@
 // The argument itself may be a link; links into the same Hugging Face cache's `blobs/` are followed;
 // others only with `follow_links`. Thread-safe, adding files included. At most 64 files are open at a time
 // (spool files apart, which have no name to open them by).
+//
+// A Source may also be of memory: then its files are stretches of it that somebody lends (in_memory(), lend(), elsewhere()).
 #pragma once
 
 #include <array>
@@ -48,9 +50,12 @@ class Source {
  public:
   // Error(failed) when the path does not exist or cannot be read.
   static std::shared_ptr<Source> open(const std::string& path, SourceOptions options = {});
+  // Of memory, without files at first. `name` stands for a path in messages.
+  static std::shared_ptr<Source> in_memory(std::string name);
   ~Source();
 
   const std::string& path() const { return path_; }           // as the user wrote it, without trailing /
+  bool is_in_memory() const { return in_memory_; }
   bool is_directory() const { return directory_; }
   // Sorted by name, not recursive; a single file lists itself. `below` is a relative directory. Links are
   // described by their targets; a dangling one is FileKind::absent.
@@ -62,6 +67,10 @@ class Source {
   SourceIndex add(std::string_view name);
   // A finished file of decoded bytes; gone with the Source. It stays open: few big ones rather than many small.
   SourceIndex add_spool(FileHandle file, std::string name);
+  // For a Source of memory, names being new: bytes that stay where they are, unchanged while anybody reads, as a file; and one
+  // whose bytes another process has, of which nothing can be read here.
+  SourceIndex lend(std::string name, std::span<const std::byte> bytes);
+  SourceIndex elsewhere(std::string name, uint64_t size);
   const SourceFile& file(SourceIndex index) const { return slot(index).file; }
   size_t file_count() const { return count_.load(std::memory_order_acquire); }
 
@@ -75,6 +84,7 @@ class Source {
   struct Slot {
     SourceFile file;
     std::string real_path;
+    const std::byte* lent = nullptr;            // in memory; null: elsewhere, where the Source is of memory
     mutable std::shared_ptr<FileHandle> open;   // guarded by mutex_; spools are always open
   };
   using Block = std::array<Slot, 128>;
@@ -82,6 +92,7 @@ class Source {
   Source() = default;
   const Slot& slot(SourceIndex index) const { return (*blocks_[index / kBlock])[index % kBlock]; }
   SourceIndex append(Slot slot);              // under mutex_
+  SourceIndex append_named(Slot slot);        // takes it
   std::shared_ptr<FileHandle> handle(SourceIndex index) const;
   // Where the file of this (normalised) name really is. Error(unsupported) outside; empty when there is none.
   std::string resolve(const std::string& name) const;
@@ -92,6 +103,7 @@ class Source {
   std::string real_root_;
   std::string blobs_;                         // of the Hugging Face cache that the root lies in, or empty
   bool directory_ = false;
+  bool in_memory_ = false;
   SourceOptions options_;
 
   // Slots never move, so that files may be read while others are added.

@@ -221,5 +221,28 @@ TEST(Source, ManyFilesAreReadThroughFewHandlesFromManyThreads) {
   EXPECT_LE(open_files() - before, 64);
 }
 
+TEST(Source, MayBeMemoryThatSomebodyLends) {
+  const auto source = Source::in_memory("a run");
+  const std::string bytes = "0123456789";
+  const SourceIndex mine = source->lend("mine", std::as_bytes(std::span(bytes)));
+  const SourceIndex empty = source->lend("empty", {});
+  const SourceIndex other = source->elsewhere("other", 100);
+  EXPECT_TRUE(source->is_in_memory());
+  EXPECT_EQ(source->path(), "a run");
+  EXPECT_EQ(text_of(*source, mine), bytes);
+  EXPECT_EQ(text_of(*source, empty), "");
+  EXPECT_EQ(source->file(other).size, 100u);
+  EXPECT_EQ(source->add("mine"), mine);
+  std::byte out[2];
+  source->read(mine, 8, out);
+  EXPECT_EQ(static_cast<char>(out[1]), '9');
+  EXPECT_EQ(error_of([&] { source->read(mine, 9, out); }).code, Exit::damaged);
+  EXPECT_EQ(error_of([&] { source->read(other, 0, out); }).what, "bytes that another process has");
+  EXPECT_EQ(error_of([&] { source->add("file"); }).code, Exit::damaged);
+  EXPECT_TRUE(source->entries().empty());
+  EXPECT_FALSE(source->has("mine"));
+  source->drop_cache(mine);
+}
+
 }  // namespace
 }  // namespace fsdpctl
