@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "lib/base/file.h"
+#include "lib/base/nearest_name.h"
 #include "lib/base/shell_quoted.h"
 #include "tools/program.h"
-#include "tools/suggest.h"
 
 namespace fsdpctl {
 namespace {

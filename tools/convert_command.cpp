@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/base/nearest_name.h"
 #include "lib/ckpt/integer_ids.h"
 #include "lib/ckpt/select.h"
 #include "tools/beside.h"
@@ -15,7 +16,6 @@
 #include "tools/open_input.h"
 #include "tools/output.h"
 #include "tools/size_text.h"
-#include "tools/suggest.h"
 
 namespace fsdpctl {
 namespace {

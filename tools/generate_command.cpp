@@ -1,8 +1,8 @@
 #include <memory>
 
+#include "lib/base/nearest_name.h"
 #include "tools/command_line.h"
 #include "tools/generate.h"
-#include "tools/suggest.h"
 
 namespace fsdpctl {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/suggest.h"
+#include "lib/base/nearest_name.h"
 
 #include <algorithm>
 
