@@ -16,74 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
 
-
-def skip(why):
-    print("SKIPPED: " + why)
-    sys.exit(77)
-
-
-class Harness:
-    def __init__(self, options):
-        self.o = options
-        self.seen = {}
-        self.bad = 0
-        self.work = tempfile.mkdtemp(prefix="fsdpctl-torch-")
-
-    def fixture(self, name):
-        return os.path.join(self.o.fixtures, name)
-
-    def fsdpctl(self, *arguments):
-        result = subprocess.run([self.o.fsdpctl, *arguments], capture_output=True, text=True)
-        if result.returncode != 0:
-            raise RuntimeError(f"fsdpctl {' '.join(arguments)} ended with {result.returncode}: {result.stderr}")
-        return result.stdout
-
-    def out(self, name):
-        path = os.path.join(self.work, name)
-        shutil.rmtree(path, ignore_errors=True)
-        if os.path.exists(path):
-            os.remove(path)
-        return path
-
-    def look(self, path):
-        """(tensors, values) as the real libraries load them; sources are looked at once."""
-        import json
-
-        import oracle
-
-        if path not in self.seen:
-            got = json.loads(json.dumps(oracle.describe_path(path)))
-            tensors, values = got["tensors"], got["values"]
-            if got["kind"] == "torch-dir":     # file by file; a checkpoint is their union
-                tensors = {re.sub(r"^.*?\.bin\.", "", k): v for k, v in tensors.items()}
-                values = {re.sub(r"^.*?\.bin\.", "", k): v for k, v in values.items()}
-            self.seen[path] = tensors, values
-        return self.seen[path]
-
-    def check(self, label, action):
-        try:
-            problems = action()
-        except Exception as e:   # one failing case must not hide the others
-            problems = ["".join(traceback.format_exception_only(type(e), e)).strip()[:3000]]
-        print(("ok    " if not problems else "FAIL  ") + label, flush=True)
-        for line in problems[:10]:
-            print("        " + line)
-        self.bad += bool(problems)
-
-    def finish(self):
-        shutil.rmtree(self.work, ignore_errors=True)
-        print(f"{'FAILED' if self.bad else 'passed'}: {self.bad} case(s) differ")
-        return 1 if self.bad else 0
-
-
-def differences(expected, got):
-    lines = [f"missing: {k}" for k in expected if k not in got]
-    lines += [f"unexpected: {k}" for k in got if k not in expected]
-    lines += [f"differs: {k}: {expected[k]} {got[k]}" for k in expected if k in got and expected[k] != got[k]]
-    return lines
+from harness import Harness, differences, skip
+from made_checkpoints import made_checkpoints
 
 
 def without_counters(values):
@@ -244,80 +179,8 @@ def through_hdf5(h, source):
     h.check(f"{source} -> hdf5 -> torch, dcp", action)
 
 
-def tied_weights(h):
-    def action():
-        import torch
-
-        model = torch.nn.ModuleDict({"tok": torch.nn.Embedding(5, 4), "head": torch.nn.Linear(4, 5, bias=False)})
-        model["head"].weight = model["tok"].weight
-        source, out = h.out("tied.pt"), h.out("tied")
-        torch.save({"model": model.state_dict()}, source)
-        h.fsdpctl("convert", source, "-o", out, "--to", "hf-dcp", "--world-size", "2")
-        tensors, _ = h.look(source)
-        return differences({k.removeprefix("model."): v for k, v in tensors.items()}, h.look(out)[0])
-    h.check("tied weights -> hf-dcp has both names", action)
-
-
-def optimizer_by_ids(h):
-    """torch.optim finds the state of every parameter, though DCP made text of the ids."""
-    def action():
-        import torch
-
-        def trained():
-            torch.manual_seed(0)
-            model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(6)))
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-            model(torch.ones(2, 3)).sum().backward()
-            optimizer.step()
-            return model, optimizer
-
-        model, optimizer = trained()
-        source, far = h.out("ids.pt"), h.out("ids")
-        torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, source)
-        h.fsdpctl("convert", source, "-o", far, "--to", "dcp", "--world-size", "2")
-        lines = []
-        for middle, arguments in (("", []), ("x.safetensors", ["--to", "safetensors"]), ("x.h5", ["--to", "hdf5"])):
-            near = far
-            if middle:
-                near = h.out(middle)
-                h.fsdpctl("convert", far, "-o", near, *arguments)
-            back = h.out("back.pt")
-            h.fsdpctl("convert", near, "-o", back, "--to", "torch")
-            loaded = torch.optim.AdamW(model.parameters(), lr=0.5)
-            loaded.load_state_dict(torch.load(back)["optim"])
-            for name, parameter in model.named_parameters():
-                was, now = optimizer.state[parameter], loaded.state[parameter]
-                if set(was) != set(now) or not all(torch.equal(was[field], now[field]) for field in was):
-                    lines.append(f"{middle}: state of {name}: {sorted(now)}")
-        return lines
-    h.check("optimizer by ids -> dcp -> torch, loaded by torch.optim", action)
-
-
-def equal_keys(h):
-    """Keys that are the same text are refused, and nothing says that the file is damaged."""
-    def action():
-        import torch
-
-        lines = []
-        for label, state in (("dots", {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}}), ("kinds", {0: torch.zeros(1), "0": torch.ones(1)})):
-            source = h.out(label + ".pt")
-            torch.save(state, source)
-            for target, name in (("torch", "o.pt"), ("hdf5", "o.h5"), ("dcp", "o"), ("safetensors", "o.safetensors")):
-                out = h.out(name)
-                code = subprocess.run([h.o.fsdpctl, "convert", source, "-o", out, "--to", target], capture_output=True).returncode
-                if code != 4 or os.path.exists(out):
-                    lines.append(f"{label} -> {target} ended with {code}")
-            codes = [subprocess.run([h.o.fsdpctl, "verify", flag, source], capture_output=True).returncode for flag in ("--write-manifest", "--data")]
-            if codes != [4, 0]:
-                lines.append(f"{label}: seal and verify ended with {codes}")
-        return lines
-    h.check("keys that are the same text", action)
-
-
 def conversions(h):
-    tied_weights(h)
-    optimizer_by_ids(h)
-    equal_keys(h)
+    made_checkpoints(h)
     for source in SOURCES:
         for target, name, arguments in TARGETS:
             if any(source.endswith(s) and target == t for s, t in UNREADABLE):
