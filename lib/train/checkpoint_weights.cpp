@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -54,14 +55,39 @@ std::set<std::string> buffer_names(Module& model) {
   return names;
 }
 
+// 64-bit values would be rounded on the way.
+bool can_widen(DType dtype) {
+  return dtype == DType::float32 || (dtype_kind(dtype) == DTypeKind::floating && item_size(dtype) < 4 && can_cast(dtype, DType::float32));
+}
+
 class Reader {
  public:
   explicit Reader(const Checkpoint& checkpoint) : checkpoint_(checkpoint), gatherer_(checkpoint, kReadMemory, nullptr) {}
 
-  void add(const std::string& fqn, TensorIndex tensor) { tensors_.emplace(fqn, tensor); }
+  // Further tensors of a parameter are those of its other names.
+  void add(const std::string& fqn, const std::string& name, TensorIndex tensor) { tensors_[fqn].push_back({name, tensor}); }
 
   void read(const NamedParameter& parameter, uint64_t begin, std::span<float> out) {
-    const TensorIndex tensor = tensors_.at(parameter.fqn);
+    const std::vector<Named>& tensors = tensors_.at(parameter.fqn);
+    read(tensors[0].tensor, begin, out);
+    for (size_t i = 1; i < tensors.size(); ++i) {
+      other_.resize(out.size());
+      read(tensors[i].tensor, begin, other_);
+      if (std::memcmp(other_.data(), out.data(), out.size_bytes()) == 0) continue;
+      throw Error(Exit::refused, "parameters that are one in the model differ in the checkpoint")
+          .key(tensors[0].name)
+          .found_only(tensors[i].name + " with other values")
+          .try_("\"tie_word_embeddings\": false in the model's config");
+    }
+  }
+
+ private:
+  struct Named {
+    std::string name;
+    TensorIndex tensor;
+  };
+
+  void read(TensorIndex tensor, uint64_t begin, std::span<float> out) {
     const TensorInfo& info = checkpoint_.tensors[tensor];
     const std::vector<int64_t> zeros(info.shape.size());
     const Box whole{Dims(zeros), info.shape};
@@ -75,11 +101,11 @@ class Reader {
     }
   }
 
- private:
   const Checkpoint& checkpoint_;
   Gatherer gatherer_;
-  std::map<std::string, TensorIndex> tensors_;
+  std::map<std::string, std::vector<Named>> tensors_;
   std::vector<std::byte> bytes_;
+  std::vector<float> other_;
 };
 
 }  // namespace
@@ -100,10 +126,10 @@ ParameterValues checkpoint_weights(const Checkpoint& checkpoint, Module& model, 
       const std::vector<int64_t> shape(info.shape.begin(), info.shape.end());
       if (shape != parameter.slot->shape) {
         differences.add(fmt::format("{} has shape {}, not {}", name, shape_text(shape), shape_text(parameter.slot->shape)));
-      } else if (dtype_kind(info.dtype) != DTypeKind::floating || !(info.dtype == DType::float32 || can_cast(info.dtype, DType::float32))) {
+      } else if (!can_widen(info.dtype)) {
         differences.add(fmt::format("{} is of dtype {}", name, dtype_name(info.dtype)));
-      } else if (!found) {
-        reader->add(parameter.fqn, tensor->second);
+      } else {
+        reader->add(parameter.fqn, name, tensor->second);
       }
       found = true;
       tensors.erase(tensor);

@@ -10,10 +10,11 @@
 
 namespace fsdpctl::train {
 
-// Reads from `checkpoint`, whose pieces are resolved, and which must outlive what is returned; for one thread. 16-bit values are
-// widened.
-// Error(refused) where names or shapes differ from the model's, listing what does; of tied parameters one name is enough. The
-// tensors of `checkpoint` that are no parameters of the model's must be buffers of it, or `extra_allowed`.
+// Reads from `checkpoint`, whose pieces are resolved, and which must outlive what is returned; for one thread. Values of 16 bits and
+// fewer are widened.
+// Error(refused) where names, shapes or dtypes differ from the model's, listing what does. Of tied parameters one name is enough;
+// where several are there, Error(refused) from what is returned if they differ in what is asked for. The tensors of `checkpoint`
+// that are no parameters of the model's must be buffers of it, or `extra_allowed`.
 ParameterValues checkpoint_weights(const Checkpoint& checkpoint, Module& model, bool extra_allowed = false);
 
 }  // namespace fsdpctl::train

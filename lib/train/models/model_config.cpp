@@ -13,7 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMost = int64_t{1} << 40;   // of any size: products of two stay far from overflow
+constexpr int64_t kMost = int64_t{1} << 28;         // of any size: products of two stay far from overflow
+constexpr int64_t kMostLayers = int64_t{1} << 16;   // each takes memory before any parameter does
+constexpr double kMostParameters = 1e15;            // bytes of all of them, and of their moments, are counted in 64 bits
 
 // Values of an object, with messages that name key and file.
 class Keys {
@@ -24,10 +26,12 @@ class Keys {
   bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
   const json& at(const char* key) const { return object_[key]; }
 
-  int64_t size(const char* key, std::optional<int64_t> otherwise = {}, int64_t least = 1) const {
+  int64_t size(const char* key, std::optional<int64_t> otherwise = {}, int64_t least = 1, int64_t most = kMost) const {
     if (!present(key, otherwise.has_value())) return *otherwise;
     const json& value = object_[key];
-    if (!value.is_number_integer() || value < least || value > kMost) throw wrong(key, fmt::format("an integer from {}", least));
+    if (!value.is_number_integer() || value < least || value > most) {
+      throw wrong(key, fmt::format("an integer from {} to {}", least, most));
+    }
     return value.get<int64_t>();
   }
   double number(const char* key, std::optional<double> otherwise, double above, double below = std::numeric_limits<double>::infinity()) const {
@@ -86,7 +90,8 @@ LlamaConfig::Rope parse_rope(const Keys& keys, const std::string& path) {
   const Keys scaling(keys.at(where), path, std::string(where) + ".");
   rope.theta = scaling.number("rope_theta", rope.theta, 0);
   if (scaling.number("partial_rotary_factor", 1, 0) != 1) throw scaling.unsupported("partial_rotary_factor", "1");
-  const char* type_key = scaling.has("rope_type") ? "rope_type" : "type";
+  const char* type_key = scaling.has("type") && !scaling.has("rope_type") ? "type" : "rope_type";
+  if (!scaling.has(type_key) && scaling.has("factor")) throw scaling.wrong(type_key, "default, linear or llama3");
   const std::string type = scaling.text(type_key, "default");
   if (type == "default") return rope;
   if (type != "linear" && type != "llama3") throw scaling.unsupported(type_key, "default, linear or llama3");
@@ -99,14 +104,22 @@ LlamaConfig::Rope parse_rope(const Keys& keys, const std::string& path) {
   return rope;
 }
 
-LlamaConfig parse_llama(const Keys& keys, const std::string& path) {
+// Parameters, and so sizes of everything, in a double: no product overflows it.
+void check_size(const Keys& keys, double layers, double in_each, double rest) {
+  const double parameters = layers * in_each + rest;
+  if (parameters > kMostParameters) {
+    throw keys.wrong("hidden_size", fmt::format("sizes that make at most {:.0e} parameters (these make {:.0e})", kMostParameters, parameters));
+  }
+}
+
+LlamaConfig parse_llama(const Keys& keys, const std::string& path, bool mistral) {
   LlamaConfig config;
   config.vocab_size = keys.size("vocab_size");
   config.hidden_size = keys.size("hidden_size");
   config.intermediate_size = keys.size("intermediate_size");
-  config.num_hidden_layers = keys.size("num_hidden_layers");
+  config.num_hidden_layers = keys.size("num_hidden_layers", {}, 1, kMostLayers);
   config.num_attention_heads = keys.size("num_attention_heads");
-  config.num_key_value_heads = keys.size("num_key_value_heads", config.num_attention_heads);
+  config.num_key_value_heads = keys.size("num_key_value_heads", mistral ? 8 : config.num_attention_heads);
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     throw keys.wrong("num_key_value_heads", fmt::format("a divisor of num_attention_heads ({})", config.num_attention_heads));
   }
@@ -124,9 +137,18 @@ LlamaConfig parse_llama(const Keys& keys, const std::string& path) {
   config.mlp_bias = keys.flag("mlp_bias", false);
   config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
   config.rope = parse_rope(keys, path);
+  const auto width = static_cast<double>(config.hidden_size), heads = static_cast<double>(config.head_dim);
+  check_size(keys, static_cast<double>(config.num_hidden_layers),
+             width * (2 * heads * static_cast<double>(config.num_attention_heads + config.num_key_value_heads) +
+                      3 * static_cast<double>(config.intermediate_size)),
+             2 * width * static_cast<double>(config.vocab_size));
 
-  if (keys.text("hidden_act", "silu") != "silu") throw keys.unsupported("hidden_act", "silu");
-  const bool windowed = keys.text("model_type", "") == "mistral" && !keys.contains("sliding_window");   // its default is 4096
+  const std::string activation = keys.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") throw keys.unsupported("hidden_act", "silu");
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (mistral && keys.flag(key, false)) throw keys.unsupported(key, "false, as Mistral has it");
+  }
+  const bool windowed = mistral && !keys.contains("sliding_window");   // its default is 4096
   if (windowed || keys.has("sliding_window")) throw keys.unsupported("sliding_window", "null");
   if (keys.has("quantization_config")) throw keys.unsupported("quantization_config", "nothing");
   const std::string attention = keys.text("_attn_implementation", keys.text("attn_implementation", "sdpa"));
@@ -140,7 +162,10 @@ MlpConfig parse_mlp(const Keys& keys) {
   config.vocab_size = keys.size("vocab_size");
   config.hidden_size = keys.size("hidden_size");
   config.intermediate_size = keys.size("intermediate_size");
-  config.num_hidden_layers = keys.size("num_hidden_layers");
+  config.num_hidden_layers = keys.size("num_hidden_layers", {}, 1, kMostLayers);
+  check_size(keys, static_cast<double>(config.num_hidden_layers),
+             2 * static_cast<double>(config.hidden_size) * static_cast<double>(config.intermediate_size),
+             2 * static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size));
   config.dropout = keys.probability("dropout");
   config.tie_word_embeddings = keys.flag("tie_word_embeddings", false);
   return config;
@@ -150,10 +175,11 @@ MlpConfig parse_mlp(const Keys& keys) {
 
 ModelConfig parse_model_config(std::string_view text, const std::string& path) {
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
-  if (!object.is_object()) throw Error(Exit::usage, "model config is not a JSON object").at(path);
+  if (object.is_discarded()) throw Error(Exit::usage, "model config is not JSON").at(path);
+  if (!object.is_object()) throw Error(Exit::usage, "model config is not a JSON object").at(path).found_only(object.type_name());
   const Keys keys(object, path);
   const std::string type = keys.text("model_type", "");
-  if (type == "llama" || type == "mistral") return parse_llama(keys, path);
+  if (type == "llama" || type == "mistral") return parse_llama(keys, path, type == "mistral");
   if (type == "mlp") return parse_mlp(keys);
   throw keys.unsupported("model_type", "llama, mistral or mlp");
 }

@@ -7,6 +7,8 @@
 Two ranks, CPU, one thread each. For each model: weights (float32), tokens, logits in FP32 and BF16 with sdpa and in FP32 with eager
 attention; losses of AdamW steps under FSDP2, in FP32 and in BF16, and the gradients of the first one. `canary` holds results of
 single operations: where a machine gives other bits for those, it cannot give the same logits either.
+
+Also the weights of two models as checkpoints: hf (BF16, tied, in several files) and dcp (FP32, of two ranks).
 """
 import json
 import os
@@ -15,6 +17,7 @@ import sys
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 import transformers
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -25,8 +28,8 @@ COMMON = dict(vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_la
 MODELS = {
     "grouped": dict(num_key_value_heads=2, rope_theta=10000.0, pad_token_id=7, tie_word_embeddings=False),
     "tied": dict(num_key_value_heads=6, head_dim=16, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
-                 rope_scaling=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                                   original_max_position_embeddings=32), rope_theta=500000.0),
+                 rope_scaling=dict(rope_type="llama3", rope_theta=20000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                   original_max_position_embeddings=32), rope_theta=20000.0),
     # Heads too wide for the grouped attention of PyTorch; computes, but does not train.
     "wide": dict(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=264, tie_word_embeddings=True,
                  rope_scaling=dict(rope_type="linear", factor=4.0, rope_theta=10000.0), rope_theta=10000.0),
@@ -76,6 +79,8 @@ def train(rank, port, name, precision, out):
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
+    if (name, precision) == ("grouped", "float32"):
+        dcp.save({"model": model.state_dict()}, checkpoint_id=os.path.join(os.path.dirname(out), "dcp"))
     optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     tokens = tokens_of(name)
     losses, gradients = [], {}
@@ -157,6 +162,7 @@ def main():
                 if fqn != "losses":
                     writer.put(f"{name} gradient {precision} {fqn}", run[fqn])
             os.remove(out)
+    build("tied", torch.bfloat16).save_pretrained(os.path.join(folder, "hf"), max_shard_size="60KB")
     golden["tensors"] = writer.index
     with open(os.path.join(folder, "golden.json"), "w") as file:
         json.dump(golden, file, indent=1)
