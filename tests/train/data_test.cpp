@@ -67,12 +67,60 @@ TEST_F(TokenFileTest, RefusesWhatDoesNotFit) {
             "token file is of another dtype");
 }
 
+TEST_F(TokenFileTest, HeadersThatAreNoneOfLlmCs) {
+  const std::string data = bytes_of(std::vector<uint16_t>{1, 2, 3});
+  const Finding version = error_of([&] { TokenFile::open_tokens(file(with_header(20240520, 2, 3, data)), DType::uint16); });
+  EXPECT_EQ(version.code, Exit::unsupported);
+  EXPECT_EQ(version.found, "2");
+  // Cut within the header, even where a dtype is given.
+  const std::string short_one = with_header(20240520, 1, 3, data).substr(0, 1000);
+  EXPECT_EQ(error_of([&] { TokenFile::open_tokens(file(short_one), DType::uint16); }).what, "token file is cut short");
+  EXPECT_EQ(error_of([&] { TokenFile::open_tokens(file(with_header(20240520, 1, 0xFFFFFFFF, data)), {}); }).what, "token file is cut short");
+  // Other numbers are ids.
+  EXPECT_EQ(TokenFile::open_tokens(file(with_header(1, 1, 3, data)), DType::uint16).size(), 512u + 3);
+}
+
+TEST_F(TokenFileTest, AFileThatIsCutShortLaterIsAnError) {
+  const std::string path = file(std::string(1 << 16, 'a'));
+  const TokenFile tokens = TokenFile::open_text(path);
+  std::vector<int64_t> window(100);
+  tokens.read((1 << 16) - 100, window);
+  FileHandle::open_write(path).resize(1000);
+  const Finding finding = error_of([&] { tokens.read((1 << 16) - 100, window); });
+  EXPECT_EQ(finding.code, Exit::failed);
+  EXPECT_EQ(finding.where.path, path);
+  tokens.read(0, window);   // what is there can be read
+}
+
+TEST_F(TokenFileTest, LargerThanMemoryIsNoMatter) {
+  constexpr uint64_t kTokens = uint64_t{1} << 36;   // 256 GiB of zeros that the disk does not have
+  const std::string path = file("");
+  FileHandle sparse = FileHandle::open_write(path);
+  sparse.resize(kTokens * 4);
+  const std::vector<uint32_t> last = {7, 128255};
+  sparse.write((kTokens - 2) * 4, std::as_bytes(std::span(last)));
+  const TokenFile tokens = TokenFile::open_tokens(path, DType::uint32);
+  EXPECT_EQ(tokens.size(), kTokens);
+  std::vector<int64_t> window(3);
+  tokens.read(kTokens - 3, window);
+  EXPECT_EQ(window, (std::vector<int64_t>{0, 7, 128255}));
+}
+
+TEST_F(TokenFileTest, IdsOfTextAreChecked) {
+  TokenFile::open_text(file("plain")).check(128);
+  EXPECT_EQ(error_of([&] { TokenFile::open_text(file("na\xc3\xafve")).check(128); }).where.offset, 2u);
+}
+
 TEST_F(TokenFileTest, ChecksIds) {
   const TokenFile tokens = TokenFile::open_tokens(file(bytes_of(std::vector<uint16_t>{1, 2, 50, 3})), DType::uint16);
   tokens.check(51);
   const Finding finding = error_of([&] { tokens.check(50); });
   EXPECT_EQ(finding.where.offset, 4u);
   EXPECT_EQ(finding.found, "50");
+  EXPECT_EQ(finding.code, Exit::usage);
+  const std::string far = with_header(20240801, 7, 3'000'000, std::string(11'999'996, '\0') + std::string("\1\0\0\x80", 4));
+  const TokenFile last = TokenFile::open_tokens(file(far), {});
+  EXPECT_EQ(error_of([&] { last.check(128'256); }).where.offset, 1024u + 11'999'996);   // beyond 31 bits, after the first chunk
 
   std::vector<uint32_t> wide(100);
   std::iota(wide.begin(), wide.end(), 1);

@@ -32,6 +32,26 @@ void widen(std::span<const std::byte> bytes, std::span<int64_t> out) {
   }
 }
 
+void check_header(const KnownHeader& known, uint32_t version, uint32_t count, std::optional<DType> dtype, uint64_t bytes,
+                  const std::string& path) {
+  if (version != known.version) {
+    throw Error(Exit::unsupported, "token file's header is of an unknown version")
+        .at(path)
+        .saw(std::to_string(known.version), std::to_string(version));
+  }
+  if (dtype && *dtype != known.dtype) {
+    throw Error(Exit::usage, "token file is of another dtype")
+        .at(path)
+        .saw(std::string(dtype_name(*dtype)), fmt::format("{} in its header", dtype_name(known.dtype)));
+  }
+  const uint64_t wanted = kHeaderBytes + count * uint64_t{item_size(known.dtype)};
+  if (bytes != wanted) {
+    throw Error(Exit::damaged, bytes < wanted ? "token file is cut short" : "token file is longer than its header says")
+        .at(path)
+        .saw(fmt::format("{} bytes", wanted), std::to_string(bytes));
+  }
+}
+
 }  // namespace
 
 TokenFile TokenFile::open_text(const std::string& path) {
@@ -46,24 +66,12 @@ TokenFile TokenFile::open_tokens(const std::string& path, std::optional<DType> d
   }
   FileHandle file = FileHandle::open_read(path);
   const uint64_t bytes = file.size();
-  if (bytes >= kHeaderBytes) {
-    std::array<uint32_t, 3> header{};
-    file.read(0, std::as_writable_bytes(std::span(header)));
-    for (const KnownHeader& known : kHeaders) {
-      if (header[0] != known.magic || header[1] != known.version) continue;
-      if (dtype && *dtype != known.dtype) {
-        throw Error(Exit::usage, "token file is of another dtype")
-            .at(path)
-            .saw(std::string(dtype_name(*dtype)), fmt::format("{} in its header", dtype_name(known.dtype)));
-      }
-      const uint64_t there = bytes - kHeaderBytes, wanted = header[2] * uint64_t{item_size(known.dtype)};
-      if (there != wanted) {
-        throw Error(Exit::damaged, there < wanted ? "token file is cut short" : "token file is longer than its header says")
-            .at(path)
-            .saw(fmt::format("{} bytes after the header", wanted), std::to_string(there));
-      }
-      return {std::move(file), known.dtype, kHeaderBytes, header[2]};
-    }
+  std::array<uint32_t, 3> header{};
+  if (bytes >= sizeof header) file.read(0, std::as_writable_bytes(std::span(header)));
+  for (const KnownHeader& known : kHeaders) {
+    if (header[0] != known.magic) continue;
+    check_header(known, header[1], header[2], dtype, bytes, path);
+    return {std::move(file), known.dtype, kHeaderBytes, header[2]};
   }
   if (!dtype) {
     throw Error(Exit::usage, "token file has no header that says how wide its ids are")
