@@ -2,8 +2,9 @@
 // plug-in's ABI. Part of it, so never reorder.
 //
 // Pointers are host pointers for the CPU and pointers that the device can read for the GPU. They are aligned to their
-// element, except a RestoreEntry's source. Memory of different rows, and of different members of a row, does not overlap;
-// a row of no elements may hold any pointers. Rows may mix types.
+// element, except a RestoreEntry's source. Memory that a row writes overlaps no other, of this row or of others; memory that is only
+// read may be shared (one buffer of zeros is the gradient of many rows). A row of no elements may hold any pointers.
+// Rows may mix types.
 #pragma once
 
 #include <cstdint>

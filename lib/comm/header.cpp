@@ -36,6 +36,59 @@ void Header::set_unit(std::string_view name) {
   unit = name.substr(0, kUnitSize);
 }
 
+Header Header::all_gather(Elements in, std::string_view unit) {
+  Header header;
+  header.collective = Collective::all_gather;
+  header.in = header.out = in.dtype;
+  header.count = in.count;
+  header.set_unit(unit);
+  return header;
+}
+
+Header Header::reduce_scatter(Elements in, MutableElements out, std::string_view unit) {
+  Header header;
+  header.collective = Collective::reduce_scatter;
+  header.in = in.dtype;
+  header.out = out.dtype;
+  header.count = in.count;
+  header.set_unit(unit);
+  return header;
+}
+
+Header Header::all_reduce(MutableElements data, Reduction reduction, std::string_view unit) {
+  Header header;
+  header.collective = Collective::all_reduce;
+  header.in = header.out = data.dtype;
+  header.reduction = reduction;
+  header.count = data.count;
+  header.set_unit(unit);
+  return header;
+}
+
+Header Header::broadcast(MutableElements data, int root, std::string_view unit) {
+  Header header;
+  header.collective = Collective::broadcast;
+  header.in = header.out = data.dtype;
+  header.root = static_cast<uint32_t>(root);
+  header.count = data.count;
+  header.set_unit(unit);
+  return header;
+}
+
+Header Header::exchange(std::string_view bytes, std::string_view unit) {
+  Header header;
+  header.collective = Collective::exchange;
+  header.count = bytes.size();
+  header.set_unit(unit);
+  return header;
+}
+
+Header Header::barrier(std::string_view unit) {
+  Header header;
+  header.set_unit(unit);
+  return header;
+}
+
 Header::Bytes Header::encode() const {
   Fixed fixed{};
   fixed.collective = static_cast<uint8_t>(collective);

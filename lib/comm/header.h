@@ -28,7 +28,14 @@ struct Header {
   uint64_t unit_hash = 0;
   std::string unit;             // cut to what fits; the hash is of all of it
 
-  void set_unit(std::string_view name);
+  // What each call of a Communicator says of itself.
+  static Header all_gather(Elements in, std::string_view unit);
+  static Header reduce_scatter(Elements in, MutableElements out, std::string_view unit);
+  static Header all_reduce(MutableElements data, Reduction reduction, std::string_view unit);
+  static Header broadcast(MutableElements data, int root, std::string_view unit);
+  static Header exchange(std::string_view bytes, std::string_view unit);
+  static Header barrier(std::string_view unit);
+
   Bytes encode() const;
   static Header decode(const Bytes& bytes);
 
@@ -36,6 +43,9 @@ struct Header {
   bool matches(const Header& other) const;
   uint64_t hash() const;
   std::string text() const;     // "all_gather of 3 float32 in layers.3"
+
+ private:
+  void set_unit(std::string_view name);
 };
 
 // nullopt where all match; else the finding: the first rank that differs from rank 0, and what each rank wanted.

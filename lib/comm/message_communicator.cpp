@@ -207,12 +207,7 @@ void MessageCommunicator::abort(Finding why) {
 
 std::unique_ptr<Pending> MessageCommunicator::start_all_gather(Elements in, MutableElements out, std::string_view unit) {
   check_all_gather(in, out, size());
-  Header header;
-  header.collective = Collective::all_gather;
-  header.in = header.out = in.dtype;
-  header.count = in.count;
-  header.set_unit(unit);
-  auto operation = std::make_unique<Operation>(*this, std::move(header));
+  auto operation = std::make_unique<Operation>(*this, Header::all_gather(in, unit));
   const ByteSpan mine = bytes_of(in);
   const auto place = [&](int r) { return bytes_of(out).subspan(static_cast<size_t>(r) * mine.size(), mine.size()); };
   operation->for_others([&](int peer) {
@@ -225,13 +220,7 @@ std::unique_ptr<Pending> MessageCommunicator::start_all_gather(Elements in, Muta
 
 std::unique_ptr<Pending> MessageCommunicator::start_reduce_scatter(Elements in, MutableElements out, std::string_view unit) {
   check_reduce_scatter(in, out, size());
-  Header header;
-  header.collective = Collective::reduce_scatter;
-  header.in = in.dtype;
-  header.out = out.dtype;
-  header.count = in.count;
-  header.set_unit(unit);
-  auto operation = std::make_unique<Operation>(*this, std::move(header));
+  auto operation = std::make_unique<Operation>(*this, Header::reduce_scatter(in, out, unit));
   const uint64_t part_size = out.count * item_size(in.dtype);
   const auto part = [&](int r) { return bytes_of(in).subspan(static_cast<size_t>(r) * part_size, part_size); };
   const MutableByteSpan scratch = operation->scratch(part_size * static_cast<uint64_t>(size() - 1));
@@ -251,12 +240,7 @@ std::unique_ptr<Pending> MessageCommunicator::start_reduce_scatter(Elements in, 
 
 void MessageCommunicator::all_reduce(MutableElements data, Reduction reduction, std::string_view unit) {
   check_all_reduce(data, reduction);
-  Header header;
-  header.collective = Collective::all_reduce;
-  header.in = header.out = data.dtype;
-  header.reduction = reduction;
-  header.count = data.count;
-  header.set_unit(unit);
+  const Header header = Header::all_reduce(data, reduction, unit);
   if (bytes_of(data).size() <= kSmallReduce || data.count < static_cast<uint64_t>(size())) {
     all_reduce_small(data, header);
   } else {
@@ -321,13 +305,7 @@ void MessageCommunicator::all_reduce_large(MutableElements data, const Header& h
 
 void MessageCommunicator::broadcast(MutableElements data, int root, std::string_view unit) {
   check_broadcast(root, size());
-  Header header;
-  header.collective = Collective::broadcast;
-  header.in = header.out = data.dtype;
-  header.root = static_cast<uint32_t>(root);
-  header.count = data.count;
-  header.set_unit(unit);
-  Operation operation(*this, std::move(header));
+  Operation operation(*this, Header::broadcast(data, root, unit));
   if (rank() == root) {
     operation.for_others([&](int peer) { operation.send(peer, bytes_of(data)); });
   } else {
@@ -338,11 +316,7 @@ void MessageCommunicator::broadcast(MutableElements data, int root, std::string_
 
 // The only operation whose sizes are learned from the headers.
 std::vector<std::string> MessageCommunicator::exchange(std::string_view bytes, std::string_view unit) {
-  Header header;
-  header.collective = Collective::exchange;
-  header.count = bytes.size();
-  header.set_unit(unit);
-  Operation operation(*this, std::move(header));
+  Operation operation(*this, Header::exchange(bytes, unit));
   operation.for_others([&](int peer) { operation.send(peer, std::as_bytes(std::span(bytes))); });
   const std::vector<Header> headers = operation.wait_for_headers();
   std::vector<std::string> all(headers.size());
@@ -357,9 +331,7 @@ std::vector<std::string> MessageCommunicator::exchange(std::string_view bytes, s
 }
 
 void MessageCommunicator::barrier(std::string_view unit) {
-  Header header;
-  header.set_unit(unit);
-  Operation(*this, std::move(header)).wait();
+  Operation(*this, Header::barrier(unit)).wait();
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ class NcclCommunicator : public Communicator {
  private:
   class Operation;
 
-  void compare(Header header, std::string_view unit);
+  void compare(Header header);
   [[noreturn]] void fail(const char* what, std::string found);
   void settle(const char* what);
   void begin() {
@@ -173,8 +173,7 @@ void NcclCommunicator::settle(const char* what) {
 }
 
 // NCCL itself hangs, or worse, where ranks want different things.
-void NcclCommunicator::compare(Header header, std::string_view unit) {
-  header.set_unit(unit);
+void NcclCommunicator::compare(Header header) {
   header.sequence = sequence_++;
   const Header::Bytes mine = header.encode();
   std::vector<Header> headers;
@@ -190,11 +189,7 @@ void NcclCommunicator::compare(Header header, std::string_view unit) {
 
 std::unique_ptr<Pending> NcclCommunicator::start_all_gather(Elements in, MutableElements out, std::string_view unit) {
   check_all_gather(in, out, size());
-  Header header;
-  header.collective = Collective::all_gather;
-  header.in = header.out = in.dtype;
-  header.count = in.count;
-  compare(header, unit);
+  compare(Header::all_gather(in, unit));
   begin();
   check(ncclAllGather(in.data, out.data, in.count * item_size(in.dtype), ncclUint8, comm_, stream_), "NCCL failed");
   settle("NCCL failed");
@@ -203,12 +198,7 @@ std::unique_ptr<Pending> NcclCommunicator::start_all_gather(Elements in, Mutable
 
 std::unique_ptr<Pending> NcclCommunicator::start_reduce_scatter(Elements in, MutableElements out, std::string_view unit) {
   check_reduce_scatter(in, out, size());
-  Header header;
-  header.collective = Collective::reduce_scatter;
-  header.in = in.dtype;
-  header.out = out.dtype;
-  header.count = in.count;
-  compare(header, unit);
+  compare(Header::reduce_scatter(in, out, unit));
   begin();
   // ncclReduceScatter sums in an order that depends on the machines' wiring. So: everybody gets all parts of its own.
   const uint64_t part = out.count * item_size(in.dtype);
@@ -237,12 +227,7 @@ void NcclCommunicator::all_reduce(MutableElements data, Reduction reduction, std
 
 void NcclCommunicator::broadcast(MutableElements data, int root, std::string_view unit) {
   check_broadcast(root, size());
-  Header header;
-  header.collective = Collective::broadcast;
-  header.in = header.out = data.dtype;
-  header.root = static_cast<uint32_t>(root);
-  header.count = data.count;
-  compare(header, unit);
+  compare(Header::broadcast(data, root, unit));
   begin();
   const uint64_t bytes = data.count * item_size(data.dtype);
   check(ncclBroadcast(data.data, data.data, bytes, ncclUint8, root, comm_, stream_), "NCCL failed");
