@@ -193,20 +193,27 @@ TEST(TrainConfig, WhatIsNoJsonIsRefusedWithItsPlace) {
   EXPECT_EQ(refused(deep).finding().what, "the config nests too deep");
 }
 
-TEST(TrainConfig, WhatAResumedRunHasOtherwiseIsListed) {
-  const Json before = effective_config(with({}));
-  EXPECT_TRUE(changed_keys(before, with({})).empty());
-  const std::vector<ChangedKey> changed = changed_keys(before, with({"optimizer.lr=0.5", "data.seed=1", "model.config.hidden_size=3"}));
-  ASSERT_EQ(changed.size(), 3u);
-  EXPECT_EQ(changed[0].name, "model.config");
-  EXPECT_TRUE(changed[0].refused);
-  EXPECT_EQ(changed[1].name, "data.seed");
-  EXPECT_TRUE(changed[1].refused);
-  EXPECT_EQ(changed[2].name, "optimizer.lr");
-  EXPECT_EQ(changed[2].before, "0.001");
-  EXPECT_EQ(changed[2].now, "0.5");
-  EXPECT_FALSE(changed[2].refused);
-  EXPECT_TRUE(changed_keys(Json::object(), with({})).empty());   // of a version that had no such keys
+TEST(TrainConfig, KeysSayWhatAResumedRunMayChange) {
+  EXPECT_THAT(keys_of(Resumed::refused), testing::IsSupersetOf({"model.config", "data.seed", "optimizer.kind", "training.micro_batches"}));
+  EXPECT_THAT(keys_of(Resumed::free), testing::IsSupersetOf({"checkpoint.directory", "logging.interval"}));
+  EXPECT_THAT(keys_of(Resumed::listed), testing::IsSupersetOf({"optimizer.lr", "training.steps"}));
+}
+
+TEST(TrainConfig, RanksMustFit) {
+  const auto fit = [](const std::vector<std::string>& assignments, int ranks) {
+    TrainConfig config = with(assignments);
+    fit_to_world(config, ranks);
+    return config;
+  };
+  EXPECT_EQ(fit({}, 3).sharding.shards, 3);
+  EXPECT_EQ(fit({}, 3).training.micro_batches, 3u);
+  EXPECT_EQ(fit({"sharding.replicas=2", "training.micro_batches=8"}, 4).sharding.shards, 2);
+  const auto key_of = [&](const std::vector<std::string>& assignments, int ranks) {
+    return error_of([&] { fit(assignments, ranks); }).where.key;
+  };
+  EXPECT_EQ(key_of({"sharding.shards=4"}, 2), "sharding.shards");
+  EXPECT_EQ(key_of({"sharding.replicas=2"}, 3), "sharding.replicas");
+  EXPECT_EQ(key_of({"training.micro_batches=4"}, 3), "training.micro_batches");
 }
 
 }  // namespace

@@ -20,8 +20,12 @@ namespace fsdpctl::train {
 
 using Json = nlohmann::ordered_json;
 
-// Whether a run that is resumed may have another value.
-enum class Resumed : uint8_t { may_differ, same };
+// What is made of another value in a run that is resumed.
+enum class Resumed : uint8_t {
+  listed,
+  refused,   // it changes the model, the order of data, or what the optimizer's state means
+  free,      // it says nothing of the training itself
+};
 
 struct ConfigKey {
   std::string name;
@@ -29,7 +33,7 @@ struct ConfigKey {
   std::string help;                           // one line
   std::function<bool(const Json&)> read;      // false: not what is allowed
   std::function<Json()> write;
-  Resumed resumed = Resumed::may_differ;
+  Resumed resumed = Resumed::listed;
 };
 using ConfigTable = std::vector<ConfigKey>;   // keys of an object stand together
 
@@ -41,14 +45,14 @@ struct Range {
   bool exclusive = false;                     // not `least` nor `most` themselves
 };
 
-ConfigKey flag_key(std::string name, bool& value, std::string help, Resumed resumed = Resumed::may_differ);
-ConfigKey number_key(std::string name, double& value, Range range, std::string help, Resumed resumed = Resumed::may_differ);
-ConfigKey text_key(std::string name, std::string& value, std::string help, Resumed resumed = Resumed::may_differ);
-ConfigKey texts_key(std::string name, std::vector<std::string>& value, std::string help, Resumed resumed = Resumed::may_differ);
+ConfigKey flag_key(std::string name, bool& value, std::string help, Resumed resumed = Resumed::listed);
+ConfigKey number_key(std::string name, double& value, Range range, std::string help, Resumed resumed = Resumed::listed);
+ConfigKey text_key(std::string name, std::string& value, std::string help, Resumed resumed = Resumed::listed);
+ConfigKey texts_key(std::string name, std::vector<std::string>& value, std::string help, Resumed resumed = Resumed::listed);
 // null where there is none
 ConfigKey number_or_null_key(std::string name, std::optional<double>& value, Range range, std::string help);
 ConfigKey texts_or_null_key(std::string name, std::optional<std::vector<std::string>>& value, std::string help,
-                            Resumed resumed = Resumed::may_differ);
+                            Resumed resumed = Resumed::listed);
 
 // Integers up to 2^53, which JSON's readers agree on; 1e6 is one, too.
 inline constexpr int64_t kMostInteger = int64_t{1} << 53;
@@ -57,7 +61,7 @@ std::string integer_text(int64_t least, int64_t most);
 
 template <class Integer>
 ConfigKey integer_key(std::string name, Integer& value, int64_t least, int64_t most, std::string help,
-                      Resumed resumed = Resumed::may_differ) {
+                      Resumed resumed = Resumed::listed) {
   const auto read = [&value, least, most](const Json& json) {
     const std::optional<int64_t> integer = integer_of(json);
     if (!integer || *integer < least || *integer > most) return false;
@@ -73,7 +77,7 @@ std::string choices_text(const std::vector<std::string>& names);
 // One of some names, each of a value.
 template <class T>
 ConfigKey choice_key(std::string name, T& value, std::vector<std::pair<std::string, T>> choices, std::string help,
-                     Resumed resumed = Resumed::may_differ) {
+                     Resumed resumed = Resumed::listed) {
   std::vector<std::string> names;
   for (const auto& choice : choices) names.push_back(choice.first);
   const auto read = [&value, choices](const Json& json) {

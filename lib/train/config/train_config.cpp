@@ -28,7 +28,7 @@ ConfigKey model_key(TrainConfig::Model& model) {
     return true;
   };
   return {"model.config", "a path or an object", "config.json of the model (model_type: llama, mistral, mlp), or its content here", read,
-          [&model] { return model.config; }, Resumed::same};
+          [&model] { return model.config; }, Resumed::refused};
 }
 
 ConfigKey betas_key(GroupOptions& options) {
@@ -80,7 +80,7 @@ ConfigKey groups_key(std::vector<GroupRule>& rules, const std::string& path) {
   };
   return {"optimizer.groups",
           "a list of objects with match and any of lr, weight_decay, beta1, beta2, eps, momentum",
-          "other options for parameters by name; the first match counts", read, write, Resumed::same};
+          "other options for parameters by name; the first match counts", read, write, Resumed::refused};
 }
 
 ConfigKey dtype_key(std::optional<DType>& dtype) {
@@ -89,7 +89,7 @@ ConfigKey dtype_key(std::optional<DType>& dtype) {
     return dtype || json.is_null();
   };
   const auto write = [&dtype] { return dtype ? Json(dtype_name(*dtype)) : Json(); };
-  return {"data.dtype", "uint16, uint32 or null", "of ids in token files without llm.c's header", read, write, Resumed::same};
+  return {"data.dtype", "uint16, uint32 or null", "of ids in token files without llm.c's header", read, write, Resumed::refused};
 }
 
 // ---- all keys: to add one, add a line
@@ -98,29 +98,29 @@ ConfigTable table_of(TrainConfig& c) {
   using enum Resumed;
   return {
       model_key(c.model),
-      text_key("model.weights", c.model.weights, "a checkpoint to begin with, in any format; empty: seeded values"),
+      text_key("model.weights", c.model.weights, "a checkpoint to begin with, in any format; empty: seeded values", free),
 
       choice_key("data.kind", c.data.kind, {{"text", DataKind::text}, {"tokens", DataKind::tokens}},
-                 "text: a token for each byte; tokens: files of ids", same),
-      texts_key("data.files", c.data.files, "relative to this file", same),
+                 "text: a token for each byte; tokens: files of ids", refused),
+      texts_key("data.files", c.data.files, "relative to this file", refused),
       dtype_key(c.data.dtype),
-      integer_key("data.sequence_length", c.data.batches.sequence_length, 1, 1 << 24, "tokens", same),
-      integer_key("data.micro_batch_size", c.data.batches.micro_batch_size, 1, 1 << 20, "sequences that a rank computes at a time", same),
-      flag_key("data.shuffle", c.data.batches.shuffle, "anew in each epoch", same),
-      integer_key("data.seed", c.data.batches.seed, 0, kMostInteger, "of the order", same),
+      integer_key("data.sequence_length", c.data.batches.sequence_length, 1, 1 << 24, "tokens", refused),
+      integer_key("data.micro_batch_size", c.data.batches.micro_batch_size, 1, 1 << 20, "sequences that a rank computes at a time", refused),
+      flag_key("data.shuffle", c.data.batches.shuffle, "anew in each epoch", refused),
+      integer_key("data.seed", c.data.batches.seed, 0, kMostInteger, "of the order", refused),
 
-      integer_key("validation.interval", c.validation.interval, 0, kMostInteger, "steps; 0: never"),
-      texts_key("validation.files", c.validation.files, "as data.files"),
-      integer_key("validation.batches", c.validation.batches, 1, kMostInteger, "micro-batches, always the same ones"),
+      integer_key("validation.interval", c.validation.interval, 0, kMostInteger, "steps; 0: never", free),
+      texts_key("validation.files", c.validation.files, "as data.files", free),
+      integer_key("validation.batches", c.validation.batches, 1, kMostInteger, "micro-batches, always the same ones", free),
 
       choice_key("optimizer.kind", c.optimizer.kind,
-                 {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}}, "", same),
+                 {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}}, "", refused),
       number_key("optimizer.lr", c.optimizer.defaults.lr, kNotNegative, "learning rate"),
       betas_key(c.optimizer.defaults),
       number_key("optimizer.eps", c.optimizer.defaults.eps, kNotNegative, "of adamw and adam"),
       number_key("optimizer.momentum", c.optimizer.defaults.momentum, kNotNegative, "of sgd"),
       number_key("optimizer.weight_decay", c.optimizer.defaults.weight_decay, kNotNegative, ""),
-      flag_key("optimizer.decay_one_dimensional", c.optimizer.decay_one_dimensional, "weight decay for biases and norms, too", same),
+      flag_key("optimizer.decay_one_dimensional", c.optimizer.decay_one_dimensional, "weight decay for biases and norms, too", refused),
       groups_key(c.optimizer.rules, c.path),
       number_key("optimizer.max_norm", c.max_norm, kNotNegative, "to which all gradients together are clipped; 0: they are not"),
 
@@ -150,26 +150,28 @@ ConfigTable table_of(TrainConfig& c) {
       integer_key("sharding.replicas", c.sharding.replicas, 1, kMostRanks, "how often the parameters are held (HSDP)"),
       integer_key("sharding.shards", c.sharding.shards, 0, kMostRanks, "ranks that share them; 0: all that there are"),
       flag_key("sharding.offload_parameters", c.sharding.offload_parameters, "shards and their gradients live in host memory"),
-      flag_key("sharding.prefetch", c.sharding.prefetch, "the next unit is gathered while one computes"),
+      flag_key("sharding.prefetch", c.sharding.prefetch, "the next unit is gathered while one computes", free),
       flag_key("sharding.activation_checkpointing", c.sharding.activation_checkpointing, "units compute again in backward"),
+      flag_key("sharding.accumulate_locally", c.sharding.accumulate_locally,
+               "ranks sum gradients once in a step, which rounds otherwise; false: after each micro-batch"),
       texts_or_null_key("sharding.wrap", c.sharding.wrap, "kinds of modules that become units; null: the model's layers"),
 
       integer_key("training.steps", c.training.steps, 1, kMostInteger, "of the whole run, resumed or not"),
-      integer_key("training.micro_batches", c.training.micro_batches, 0, kMostInteger, "of all ranks in a step; 0: one for each", same),
-      integer_key("training.seed", c.training.seed, 0, kMostInteger, "of first values and dropout", same),
+      integer_key("training.micro_batches", c.training.micro_batches, 0, kMostInteger, "of all ranks in a step; 0: one for each", refused),
+      integer_key("training.seed", c.training.seed, 0, kMostInteger, "of first values and dropout", refused),
       integer_key("training.max_consecutive_skips", c.training.max_consecutive_skips, 0, kMostInteger,
-                  "steps skipped in a row before the run ends; 0: no limit"),
-      integer_key("training.threads", c.training.threads, 0, 1024, "of a rank; 0: the machine's, shared by its ranks"),
-      number_key("training.timeout", c.training.timeout, {0, 1e7, true}, "seconds that ranks wait for each other"),
+                  "steps skipped in a row before the run ends; 0: no limit", free),
+      integer_key("training.threads", c.training.threads, 0, 1024, "of a rank; 0: the machine's, shared by its ranks", free),
+      number_key("training.timeout", c.training.timeout, {0, 1e7, true}, "seconds that ranks wait for each other", free),
 
-      text_key("checkpoint.directory", c.checkpoint.directory, "one step-N in it for each save; empty: nothing is saved"),
-      integer_key("checkpoint.interval", c.checkpoint.interval, 0, kMostInteger, "steps; 0: only at the end"),
-      integer_key("checkpoint.keep", c.checkpoint.keep, 0, kMostInteger, "newest ones; 0: all"),
-      text_key("checkpoint.format", c.checkpoint.format, "as fsdpctl convert --to"),
-      flag_key("checkpoint.background", c.checkpoint.background, "training goes on while it is written"),
+      text_key("checkpoint.directory", c.checkpoint.directory, "one step-N in it for each save; empty: nothing is saved", free),
+      integer_key("checkpoint.interval", c.checkpoint.interval, 0, kMostInteger, "steps; 0: only at the end", free),
+      integer_key("checkpoint.keep", c.checkpoint.keep, 0, kMostInteger, "newest ones; 0: all", free),
+      text_key("checkpoint.format", c.checkpoint.format, "as fsdpctl convert --to", free),
+      flag_key("checkpoint.background", c.checkpoint.background, "training goes on while it is written", free),
 
-      integer_key("logging.interval", c.logging.interval, 1, kMostInteger, "steps between lines on the terminal"),
-      text_key("logging.metrics", c.logging.metrics, "a file of JSON lines; empty: metrics.jsonl in checkpoint.directory"),
+      integer_key("logging.interval", c.logging.interval, 1, kMostInteger, "steps between lines on the terminal", free),
+      text_key("logging.metrics", c.logging.metrics, "a file of JSON lines; empty: metrics.jsonl in checkpoint.directory", free),
   };
 }
 
@@ -261,23 +263,33 @@ std::string input_path(const TrainConfig& config, const std::string& path) {
   return path.starts_with('/') ? path : join_path(parent_path(config.path), path);
 }
 
-std::vector<ChangedKey> changed_keys(const Json& before, const TrainConfig& now) {
-  TrainConfig copy = now;
-  std::vector<ChangedKey> changed;
-  for (const ConfigKey& key : table_of(copy)) {
-    const Json* old = &before;
-    for (size_t begin = 0; old != nullptr && begin <= key.name.size();) {
-      const size_t end = std::min(key.name.find('.', begin), key.name.size());
-      const auto found = old->is_object() ? old->find(key.name.substr(begin, end - begin)) : old->end();
-      old = old->is_object() && found != old->end() ? &*found : nullptr;
-      begin = end + 1;
-    }
-    const Json value = key.write();
-    if (old == nullptr || *old == value) continue;   // a key that an older version did not have had its default's meaning
-    const auto text = [](const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); };
-    changed.push_back({key.name, text(*old), text(value), key.resumed == Resumed::same});
+std::vector<std::string> keys_of(Resumed resumed) {
+  TrainConfig config;
+  std::vector<std::string> names;
+  for (const ConfigKey& key : table_of(config)) {
+    if (key.resumed == resumed) names.push_back(key.name);
   }
-  return changed;
+  return names;
+}
+
+void fit_to_world(TrainConfig& config, int world_size) {
+  TrainConfig::Sharding& sharding = config.sharding;
+  const int64_t asked = static_cast<int64_t>(sharding.replicas) * std::max(1, sharding.shards);
+  if (sharding.shards == 0 ? world_size % sharding.replicas != 0 : world_size != asked) {
+    throw Error(Exit::usage, "the config is for another number of ranks")
+        .at(config.path)
+        .key(sharding.shards == 0 ? "sharding.replicas" : "sharding.shards")
+        .saw(fmt::format("{}{} ranks", sharding.shards == 0 ? "a multiple of " : "", asked), std::to_string(world_size));
+  }
+  sharding.shards = world_size / sharding.replicas;
+  const auto ranks = static_cast<uint64_t>(world_size);
+  if (config.training.micro_batches == 0) config.training.micro_batches = ranks;
+  if (config.training.micro_batches % ranks != 0) {
+    throw Error(Exit::usage, "the config is for another number of ranks")
+        .at(config.path)
+        .key("training.micro_batches")
+        .saw(fmt::format("a multiple of {} ranks", ranks), std::to_string(config.training.micro_batches));
+  }
 }
 
 }  // namespace fsdpctl::train

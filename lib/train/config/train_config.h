@@ -54,6 +54,7 @@ struct TrainConfig {
     bool offload_parameters = false;
     bool prefetch = true;
     bool activation_checkpointing = false;
+    bool accumulate_locally = false;
     std::optional<std::vector<std::string>> wrap;   // kinds of modules; none: the model's layers
   } sharding;
 
@@ -92,12 +93,10 @@ std::string explained_config(const TrainConfig& config);
 // The path of an input as the file means it.
 std::string input_path(const TrainConfig& config, const std::string& path);
 
-// What differs between a run's config, as a checkpoint has it, and that which shall continue it.
-struct ChangedKey {
-  std::string name;
-  std::string before, now;        // JSON
-  bool refused = false;           // it changes the model, the order of data or what the optimizer's state means
-};
-std::vector<ChangedKey> changed_keys(const Json& before, const TrainConfig& now);
+// Names of the keys of which a change is treated so when a run is resumed.
+std::vector<std::string> keys_of(Resumed resumed);
+
+// Sets what the number of ranks decides: sharding.shards, training.micro_batches. Error(usage) where the config is for another one.
+void fit_to_world(TrainConfig& config, int world_size);
 
 }  // namespace fsdpctl::train

@@ -37,8 +37,8 @@ class Batches {
  private:
   uint64_t window_of(uint64_t sample) const;
 
-  const std::vector<TokenFile> files_;
-  const BatchOptions options_;
+  std::vector<TokenFile> files_;
+  BatchOptions options_;
   std::vector<uint64_t> first_sample_;   // of each file, and the number of all
 };
 
