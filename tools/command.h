@@ -19,10 +19,13 @@ class App;
 
 namespace fsdpctl {
 
+class TrainingProgram;
+
 struct Context {
   Printer& printer;
   const FormatList& formats;
-  std::vector<std::string> arguments = {};  // the whole command line, for hints
+  std::vector<std::string> arguments = {};  // the whole command line, for hints and for fsdpctl-train
+  TrainingProgram* training = nullptr;      // in fsdpctl-train (train_command.h)
 };
 
 // Runs with the options that were parsed into what declare() bound.
@@ -51,6 +54,7 @@ Command verify_command();
 Command diff_command();
 Command reshard_command();
 Command convert_command();
+Command train_command();
 Command generate_command();
 
 // Of two checkpoints' exit codes the one to end with: damage before all, else the higher.

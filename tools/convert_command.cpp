@@ -13,6 +13,7 @@
 #include "tools/beside.h"
 #include "tools/command_line.h"
 #include "tools/engine_session.h"
+#include "tools/format_option.h"
 #include "tools/open_input.h"
 #include "tools/output.h"
 #include "tools/size_text.h"
@@ -32,29 +33,10 @@ struct Options {
   OutputOptions output;
 };
 
-std::vector<std::string> format_names(const FormatList& formats) {
-  std::vector<std::string> names;
-  for (const auto& format : formats) {
-    if (format->capabilities().writes) names.emplace_back(format->name());
-  }
-  return names;
-}
-
 std::string joined(const std::vector<std::string>& words, std::string_view between) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : std::string(between)) + word;
   return text;
-}
-
-const Format* parse_format(const std::string& text, const FormatList& formats) {
-  const Format* format = find_format(formats, text);
-  if (format != nullptr && format->capabilities().writes) return format;
-  const std::vector<std::string> names = format_names(formats);
-  const std::string near = nearest_name(text, names);
-  throw Error(Exit::usage, "unknown format")
-      .key("--to")
-      .saw("one of " + joined(names, ", "), "'" + text + "'")
-      .try_(near.empty() ? "" : "--to " + near);
 }
 
 bool can_be_cast_to(DType dtype) {
@@ -183,8 +165,8 @@ Run declare(CLI::App& app, const FormatList& formats) {
   app.add_option("CKPT", options->input, "checkpoint directory or file, or a run directory (its newest complete step)")
       ->required();
   add_value(
-      app, "--to", [options, &formats](const std::string& text) { options->format = parse_format(text, formats); },
-      joined(format_names(formats), "|"), "format to write")
+      app, "--to", [options, &formats](const std::string& text) { options->format = parse_format("--to", text, formats); },
+      format_choices(formats), "format to write")
       ->required();
   add_value(
       app, "--world-size",

@@ -14,15 +14,6 @@ namespace {
   throw Error(Exit::usage, "bad value").key(name).saw(std::move(expected), "'" + text + "'");
 }
 
-int64_t parse_integer(const std::string& name, const std::string& text, int64_t lowest, int64_t highest) {
-  int64_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc() || end != text.data() + text.size() || value < lowest || value > highest) {
-    refuse(name, text, "a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest));
-  }
-  return value;
-}
-
 bool parse_switch(const std::string& name, const std::string& text) {
   if (text == "1" || text == "true") return true;
   if (text == "0" || text == "false" || text.empty()) return false;
@@ -30,6 +21,15 @@ bool parse_switch(const std::string& name, const std::string& text) {
 }
 
 }  // namespace
+
+int64_t parse_count(const std::string& name, const std::string& text, int64_t lowest, int64_t highest) {
+  int64_t value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size() || value < lowest || value > highest) {
+    refuse(name, text, "a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest));
+  }
+  return value;
+}
 
 When parse_when(const std::string& name, const std::string& text) {
   if (text == "auto") return When::automatic;
@@ -45,11 +45,11 @@ uint64_t parse_memory(const std::string& name, const std::string& text) {
 }
 
 int parse_threads(const std::string& name, const std::string& text) {
-  return static_cast<int>(parse_integer(name, text, 1, 1024));
+  return static_cast<int>(parse_count(name, text, 1, 1024));
 }
 
 int64_t parse_world_size(const std::string& name, const std::string& text) {
-  return parse_integer(name, text, 1, kMaxWorldSize);
+  return parse_count(name, text, 1, kMaxWorldSize);
 }
 
 double parse_tolerance(const std::string& name, const std::string& text) {

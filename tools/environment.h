@@ -52,6 +52,7 @@ Globals resolve_globals(const GlobalFlags& flags, const Variables& variables);
 When parse_when(const std::string& name, const std::string& text);
 uint64_t parse_memory(const std::string& name, const std::string& text);     // at least 16 MiB
 int parse_threads(const std::string& name, const std::string& text);         // 1 to 1024
+int64_t parse_count(const std::string& name, const std::string& text, int64_t lowest, int64_t highest);
 int64_t parse_world_size(const std::string& name, const std::string& text);  // 1 to kMaxWorldSize
 double parse_tolerance(const std::string& name, const std::string& text);    // finite, not negative
 

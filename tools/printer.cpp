@@ -224,7 +224,8 @@ void Printer::flush() {
 
 // ---- progress
 
-Progress::Progress(Printer& printer, std::string label) : printer_(printer), label_(std::move(label)) {
+Progress::Progress(Printer& printer, std::string label, Unit unit)
+    : printer_(printer), label_(std::move(label)), unit_(unit) {
   const Globals& globals = printer.globals();
   const bool never = globals.progress == When::never || globals.quiet;
   const bool terminal = printer.err_.terminal() && !globals.dumb_terminal && !globals.json;
@@ -234,11 +235,14 @@ Progress::Progress(Printer& printer, std::string label) : printer_(printer), lab
 
 std::string Progress::line(uint64_t done, uint64_t total, double seconds) const {
   const double fraction = total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total);
-  const double speed = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  std::string text = fmt::format("{}  {:.0f}%  {} / {}", label_, 100 * fraction, size_text(done), size_text(total));
-  if (speed >= 1) {
+  const double speed = seconds > 0 ? static_cast<double>(done - std::min(first_, done)) / seconds : 0;
+  const bool steps = unit_ == Unit::steps;
+  std::string text = fmt::format("{}  {:.0f}%  {} / {}", label_, 100 * fraction, steps ? std::to_string(done) : size_text(done),
+                                 steps ? fmt::format("{} steps", total) : size_text(total));
+  if (speed >= 1 || (steps && speed > 0)) {
     const uint64_t left = static_cast<uint64_t>(static_cast<double>(total - std::min(done, total)) / speed);
-    text += fmt::format("  {}/s  {}:{:02} left", size_text(static_cast<uint64_t>(speed)), left / 60, left % 60);
+    if (!steps) text += fmt::format("  {}/s", size_text(static_cast<uint64_t>(speed)));
+    text += fmt::format("  {}:{:02} left", left / 60, left % 60);
   }
   return text;
 }
@@ -256,11 +260,18 @@ void Progress::update(uint64_t done, uint64_t total) {
   if (live_) {
     printer_.err_.write("\r\x1b[K" + line(done, total, seconds));
   } else if (printer_.json()) {
+    const std::string unit = unit_ == Unit::steps ? "steps" : "bytes";
     printer_.err_.write(
-        dump({{"message_type", "status"}, {"action", label_}, {"bytes_done", done}, {"bytes_total", total}}) + "\n");
+        dump({{"message_type", "status"}, {"action", label_}, {unit + "_done", done}, {unit + "_total", total}}) + "\n");
   } else {
     printer_.err_.write(line(done, total, seconds) + "\n");
   }
+  printer_.err_.flush();
+}
+
+void Progress::erase() {
+  if (!live_ || !drawn_) return;
+  printer_.err_.write("\r\x1b[K");
   printer_.err_.flush();
 }
 
@@ -268,7 +279,7 @@ Progress::~Progress() {
   try {
     if (live_ && drawn_) printer_.err_.write("\r\x1b[K");
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-    if (done_ > 0) printer_.detail(1, fmt::format("{}: {} in {:.1f} s", label_, size_text(done_), seconds));
+    if (done_ > 0 && unit_ == Unit::bytes) printer_.detail(1, fmt::format("{}: {} in {:.1f} s", label_, size_text(done_), seconds));
     printer_.err_.flush();
   } catch (const Error&) {  // stderr is gone: nothing left to erase
   }

@@ -64,15 +64,18 @@ class Printer {
   Globals globals_;
 };
 
-// A line on stderr while bytes move: at most ten times a second on a terminal, erased at the end; with
+// A line on stderr while work goes on: at most ten times a second on a terminal, erased at the end; with
 // --progress=always elsewhere a plain line every ten seconds (`status` records in JSON mode). With -v, how much was
 // done in what time, at the end.
 class Progress {
  public:
-  Progress(Printer& printer, std::string label);
+  enum class Unit : uint8_t { bytes, steps };
+  Progress(Printer& printer, std::string label, Unit unit = Unit::bytes);
   ~Progress();
   Progress(const Progress&) = delete;
-  void update(uint64_t done, uint64_t total);  // bytes
+  void update(uint64_t done, uint64_t total);
+  void start_at(uint64_t done) { first_ = done; }  // what was done before, which says nothing of the speed
+  void erase();                                    // before other text comes; until the next update
   const std::string& label() const { return label_; }
   std::function<void(uint64_t, uint64_t)> callback() {
     return [this](uint64_t done, uint64_t total) { update(done, total); };
@@ -84,6 +87,8 @@ class Progress {
 
   Printer& printer_;
   std::string label_;
+  const Unit unit_;
+  uint64_t first_ = 0;
   bool live_, plain_;
   bool drawn_ = false;
   uint64_t done_ = 0;

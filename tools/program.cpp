@@ -20,8 +20,8 @@ bool wants_json(const std::vector<std::string>& arguments, const Variables& vari
 }
 
 int run_parsed(const CommandLine& line, const FormatList& formats, Printer& printer,
-               const std::vector<std::string>& arguments) {
-  const Context context{printer, formats, arguments};
+               const std::vector<std::string>& arguments, TrainingProgram* training) {
+  const Context context{printer, formats, arguments, training};
   try {
     const Exit code = line.chosen()->run(context);
     printer.flush();
@@ -32,7 +32,7 @@ int run_parsed(const CommandLine& line, const FormatList& formats, Printer& prin
 }
 
 int parse_and_run(const std::vector<std::string>& arguments, TextSink& out, TextSink& err, const Variables& variables,
-                  Globals& globals) {
+                  Globals& globals, TrainingProgram* training) {
   const FormatList formats = all_formats();
   CommandLine line = make_command_line(formats);
   try {
@@ -49,7 +49,7 @@ int parse_and_run(const std::vector<std::string>& arguments, TextSink& out, Text
     return 0;
   }
   Printer printer(out, err, globals);
-  return run_parsed(line, formats, printer, arguments);
+  return run_parsed(line, formats, printer, arguments, training);
 }
 
 int report(const Error& error, TextSink& out, TextSink& err, const Globals& globals) {
@@ -67,11 +67,12 @@ std::string_view version() {
   return FSDPCTL_VERSION;
 }
 
-int run_program(const std::vector<std::string>& arguments, TextSink& out, TextSink& err, const Variables& variables) {
+int run_program(const std::vector<std::string>& arguments, TextSink& out, TextSink& err, const Variables& variables,
+                TrainingProgram* training) {
   Globals globals;
   globals.json = wants_json(arguments, variables);
   try {
-    return parse_and_run(arguments, out, err, variables, globals);
+    return parse_and_run(arguments, out, err, variables, globals, training);
   } catch (const Error& error) {
     return report(error, out, err, globals);
   } catch (const std::bad_alloc&) {

@@ -9,8 +9,12 @@
 
 namespace fsdpctl {
 
-// `arguments` without the program's name. Returns the exit code; throws nothing.
-int run_program(const std::vector<std::string>& arguments, TextSink& out, TextSink& err, const Variables& variables);
+class TrainingProgram;
+
+// `arguments` without the program's name. Returns the exit code; throws nothing. `training`: what fsdpctl-train has beyond
+// fsdpctl (train_command.h).
+int run_program(const std::vector<std::string>& arguments, TextSink& out, TextSink& err, const Variables& variables,
+                TrainingProgram* training = nullptr);
 
 std::string_view version();  // "0.1.0"
 

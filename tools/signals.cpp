@@ -40,6 +40,10 @@ const std::atomic<bool>& CancelScope::flag() {
   return cancelled;
 }
 
+const std::atomic<int>& CancelScope::signal() {
+  return last_signal;
+}
+
 Exit interruption_code() {
   return last_signal == SIGTERM ? Exit::terminated : Exit::interrupted;
 }

@@ -17,6 +17,7 @@ class CancelScope {
   ~CancelScope();
   CancelScope(const CancelScope&) = delete;
   static const std::atomic<bool>& flag();
+  static const std::atomic<int>& signal();  // its number; 0 before
 };
 
 // 130 or 143, by the signal that set the flag.

@@ -7,14 +7,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
-#include "lib/base/file.h"
 #include "lib/base/shell_quoted.h"
 #include "lib/train/models/layers.h"
+#include "lib/train/run_folder.h"
 
 namespace fsdpctl::train {
 namespace {
@@ -44,17 +43,6 @@ void check_data(const TrainConfig& config, int64_t vocabulary, Communicator& wor
 
 void set_compute_threads(int threads) { at::set_num_threads(threads); }
 
-std::string step_path(const std::string& directory, uint64_t step) { return join_path(directory, fmt::format("step-{}", step)); }
-
-std::optional<uint64_t> step_of(const std::string& name) {
-  constexpr std::string_view kPrefix = "step-";
-  uint64_t step = 0;
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const char* end = name.data() + name.size();
-  const auto [read, failure] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return failure == std::errc() && read == end ? std::optional(step) : std::nullopt;
-}
-
 Trainer::Trainer(TrainConfig config, const TrainerRanks& ranks, Device& device, const FormatList& formats, const TrainerOptions& options)
     : config_(std::move(config)),
       ranks_(ranks),
@@ -66,7 +54,7 @@ Trainer::Trainer(TrainConfig config, const TrainerRanks& ranks, Device& device, 
         return std::make_unique<FsdpModel>(make_model(model), ranks_.mesh, fsdp_options_of(config_, model), device);
       }()),
       optimizer_([&] {
-        set_first_values(*model_, config_, formats_);
+        if (!options_.restores) set_first_values(*model_, config_, formats_);
         return std::make_unique<FSDPadaptOptimizer>(*model_, ranks_.world, device, optimizer_options_of(config_));
       }()),
       batches_(training_batches(config_)),

@@ -18,6 +18,7 @@
 #include "lib/train/config/train_config.h"
 #include "lib/train/restore_training_state.h"
 #include "lib/train/run_setup.h"
+#include "lib/train/step_report.h"
 #include "lib/train/training_saver.h"
 
 namespace fsdpctl::train {
@@ -26,21 +27,6 @@ struct TrainerRanks {
   Communicator& world;
   Mesh mesh;
   std::shared_ptr<Store> store;   // may be null where there is one rank
-};
-
-// What is known after a step, the same on every rank.
-struct StepReport {
-  uint64_t step = 0;              // steps done
-  double loss = 0;                // the mean over the micro-batches of all ranks
-  double grad_norm = 0;           // before clipping; infinite where the step was skipped
-  double lr = 0;                  // of the first param group, in this step
-  double loss_scale = 0;          // in this step
-  bool skipped = false;           // some gradient was not finite: nothing was changed
-  uint64_t tokens = 0;            // trained on so far
-  double seconds = 0;             // of the step; saving and validation not included
-  double tokens_per_second = 0;   // of all ranks
-  uint64_t peak_memory = 0;       // the most resident bytes of a rank so far
-  std::optional<double> validation_loss;
 };
 
 // Called on the first rank alone.
@@ -63,6 +49,7 @@ struct TrainerOptions {
   int threads = 1;                      // for saving, of each rank
   uint64_t max_memory = 96ull << 20;    // of buffers for saving, of each rank
   const std::atomic<int>* signal = nullptr;   // the last signal that came; 0: none
+  bool restores = false;                // restore() follows: first values are not needed
 };
 
 class Trainer {
@@ -113,9 +100,5 @@ class Trainer {
 
 // Threads that compute in this process.
 void set_compute_threads(int threads);
-
-// "DIRECTORY/step-100", and the step of such a name; nothing for others.
-std::string step_path(const std::string& directory, uint64_t step);
-std::optional<uint64_t> step_of(const std::string& name);
 
 }  // namespace fsdpctl::train
