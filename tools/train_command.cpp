@@ -25,7 +25,7 @@ Run declare(CLI::App& app, const FormatList&) {
   auto options = std::make_shared<TrainOptions>();
   app.add_option("CONFIG", options->config, "a file of JSON with comments; --print-config explains every key")->required();
   add_value(
-      app, "--resume", [options](const std::string& text) { options->resume = text; }, "CKPT|latest",
+      app, "--resume", [options](const std::string& text) { options->resume = text; }, "CKPT",
       "continue a checkpoint of any format and world size; latest: the newest complete one in checkpoint.directory");
   add_value(
       app, "--nproc", [options](const std::string& text) { options->nproc = parse_nproc("--nproc", text); }, "N",
