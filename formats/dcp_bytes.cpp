@@ -50,14 +50,17 @@ class Window {
   std::vector<std::byte> bytes_;
 };
 
-Value read_item(Checkpoint& checkpoint, const Window& window, const DcpByteItem& item, FindingSink& sink) {
+Value read_item(Checkpoint& checkpoint, const Window& window, const DcpByteItem& item, SharingBudget& sharing, FindingSink& sink) {
   if (item.zstd) {
-    const auto [spool, length] = spool_zstd(*checkpoint.source, item.file, item.offset, item.length, kMostDecoded);
-    return read_torch_archive(checkpoint, spool, 0, length, item.rank, sink);
+    const auto spooled = spool_zstd(*checkpoint.source, item.file, item.offset, item.length, kMostDecoded);
+    const SourceIndex spool = spooled.first;
+    const uint64_t length = spooled.second;
+    const ZipRead read = [&checkpoint, file = spool](uint64_t at, std::span<std::byte> out) { checkpoint.source->read(file, at, out); };
+    return read_torch_archive(checkpoint, {read, length, checkpoint.source->file(spool).name, 0, spool, &sharing}, item.rank, sink);
   }
   const ZipRead read = [&](uint64_t at, std::span<std::byte> out) { window.read(item.file, item.offset + at, out); };
   const std::string& name = checkpoint.source->file(item.file).name;
-  return read_torch_archive(checkpoint, {read, item.length, name, item.offset, item.file}, item.rank, sink);
+  return read_torch_archive(checkpoint, {read, item.length, name, item.offset, item.file, &sharing}, item.rank, sink);
 }
 
 }  // namespace
@@ -70,11 +73,12 @@ std::vector<Value> read_byte_items(Checkpoint& checkpoint, const std::vector<Dcp
   });
   std::vector<Value> values(items.size());
   Window window(*checkpoint.source);
+  SharingBudget sharing;
   for (size_t i = 0; i < order.size(); ++i) {
     const DcpByteItem& item = items[order[i]];
     try {
       window.move_to(items, std::span(order).subspan(i));
-      values[order[i]] = read_item(checkpoint, window, item, sink);
+      values[order[i]] = read_item(checkpoint, window, item, sharing, sink);
     } catch (Error& e) {
       if (e.code() != Exit::damaged && e.code() != Exit::unsupported) throw;
       Finding f = e.in_file(checkpoint.source->file(item.file).name).in_tensor(item.fqn).finding();

@@ -225,8 +225,8 @@ void report_dcp_losses(const Checkpoint& checkpoint, FindingSink& sink) {
   try {
     const DcpFlatState state(checkpoint.tree);
     refuse_shared_with_values(checkpoint, state, sink);
-  } catch (const Error& e) {
-    sink.report(e.finding());
+  } catch (Error& e) {
+    sink.report(e.in_file(checkpoint.metadata_file).finding());
     if (!checkpoint.tree.is_mapping()) return;
   }
   Losses losses(checkpoint, sink);

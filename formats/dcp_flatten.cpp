@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "lib/base/finding.h"
+#include "lib/base/shell_quoted.h"
 
 namespace fsdpctl {
 
@@ -17,7 +18,7 @@ bool is_descended(const Value& list) {
 }
 
 DcpFlatState::DcpFlatState(const Value& tree) {
-  if (!tree.is_mapping()) throw Error(Exit::refused, "a distributed checkpoint needs a mapping at the top");
+  if (!tree.is_mapping()) throw Error(Exit::refused, "a distributed checkpoint needs a mapping at the top").try_("--to torch, which keeps what is at the top");
   if (!tree.entries().empty()) visit(tree);
   refuse_equal_names();
 }
@@ -68,7 +69,7 @@ void DcpFlatState::refuse_equal_names() const {
     throw Error(Exit::refused, "two values would get the same name")
         .key(std::string(leaves_[l].fqn))
         .saw("one of the two", steps(leaves_[at->second]) + " and " + steps(leaves_[l]))
-        .try_("--rename or --drop one of them");
+        .try_("--drop " + shell_quoted(std::string(leaves_[l].fqn)) + ", which leaves both out");
   }
 }
 

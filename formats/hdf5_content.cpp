@@ -1,5 +1,7 @@
 #include "formats/hdf5_content.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -16,6 +18,7 @@
 namespace fsdpctl {
 namespace {
 
+constexpr uint64_t kMaxJson = 128 << 20;    // bytes of all values, which are in memory together
 constexpr size_t kMaxRank = 32;             // H5S_MAX_RANK
 constexpr size_t kMaxLinkName = 60'000;     // of the 64 KiB that a message of an object header may have
 
@@ -162,7 +165,19 @@ std::vector<Annotation> choose_attributes(const Checkpoint& checkpoint, std::vec
 
 }  // namespace
 
+namespace {
+
+void check_json_size(const Checkpoint& checkpoint) {
+  const uint64_t size = value_json_size(checkpoint.tree, JsonForm::stored);
+  if (size <= kMaxJson) return;
+  throw Error(Exit::refused, "values are too long for HDF5, where they are JSON")
+      .saw(fmt::format("at most {} bytes of JSON", kMaxJson), fmt::format("{}", size)).try_("--part model");
+}
+
+}  // namespace
+
 Hdf5Content hdf5_content(const Checkpoint& checkpoint) {
+  check_json_size(checkpoint);                // before anything is made of them
   Hdf5Content content;
   const Parts parts = find_parts(checkpoint);
   add_tensors(checkpoint, parts, content);

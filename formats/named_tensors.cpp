@@ -1,14 +1,18 @@
 #include "formats/named_tensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "formats/annotations.h"
+#include "formats/safetensors_header.h"
 #include "formats/sharding_info.h"
 #include "formats/special_tensors.h"
 #include "lib/base/checksum.h"
+#include "lib/base/shell_quoted.h"
 #include "lib/base/utf8.h"
 #include "lib/base/value_json.h"
 #include "lib/ckpt/parts.h"
@@ -71,7 +75,12 @@ void append_tree(const Checkpoint& checkpoint, const TensorNames& names, Safeten
   std::vector<TensorIndex> number(checkpoint.tensors.size(), kNoTensor);
   for (size_t n = 0; n < order.size(); ++n) number[names.stored[order[n]].tensor] = static_cast<TensorIndex>(n);
   metadata.emplace_back(kNamesKey, names_crc(order, name_of));
-  metadata.emplace_back(kTreeKey, value_to_json(renumbered(checkpoint.tree, number), JsonForm::stored));
+  const Value tree = renumbered(checkpoint.tree, number);
+  if (const uint64_t size = value_json_size(tree, JsonForm::stored); size > kMaxSafetensorsHeader) {   // before it is made
+    throw Error(Exit::refused, "values are too long for a safetensors header")
+        .saw(fmt::format("at most {} bytes of JSON", kMaxSafetensorsHeader), fmt::format("{}", size)).try_("--part model");
+  }
+  metadata.emplace_back(kTreeKey, value_to_json(tree, JsonForm::stored));
 }
 
 const std::string* find_entry(const SafetensorsMetadata& metadata, std::string_view key) {
@@ -136,19 +145,25 @@ TensorNames name_tensors(const Checkpoint& checkpoint) {
 }
 
 void check_names(const Checkpoint& checkpoint, const TensorNames& names, FindingSink& sink) {
-  auto refuse = [&](std::string what, const TensorName& name) {
-    sink.report(error(Exit::refused, std::move(what)).key(std::string(checkpoint.tensors[name.tensor].key))
-                    .found_only(std::string(name.name)));
+  // An alias is what it is named, not its tensor's first key.
+  auto refused = [&](std::string what, const TensorName& name, bool alias) {
+    return error(Exit::refused, std::move(what)).key(std::string(alias ? name.name : checkpoint.tensors[name.tensor].key)).found_only(std::string(name.name));
   };
   const bool special = refuse_special_tensors(checkpoint, sink);   // says all of their storages too
   std::unordered_set<std::string_view> seen(names.stored.size() + names.aliases.size());
   for (const auto* list : {&names.stored, &names.aliases}) {
+    const bool alias = list == &names.aliases;
     for (const TensorName& name : *list) {
+      const std::string key(alias ? name.name : checkpoint.tensors[name.tensor].key);
       if (checkpoint.tensors[name.tensor].role == Role::storage) {
-        if (!special) refuse("bytes of an inert object cannot be a named tensor", name);
-      } else if (!is_utf8(name.name)) refuse("tensor name is not UTF-8", name);
-      else if (name.name == "__metadata__") refuse("tensor name is reserved", name);
-      else if (!seen.insert(name.name).second) refuse("two tensors would have one name", name);
+        if (!special) sink.report(refused("bytes of an inert object cannot be a named tensor", name, alias));
+      } else if (!is_utf8(name.name)) {
+        sink.report(refused("tensor name is not UTF-8", name, alias));
+      } else if (name.name == "__metadata__") {
+        sink.report(refused("tensor name is reserved", name, alias).try_("--rename '__metadata__=metadata'"));
+      } else if (!seen.insert(name.name).second) {
+        sink.report(refused("two tensors would have one name", name, alias).try_("--drop " + shell_quoted(key)));
+      }
     }
   }
   const NameIndex stored = index_names(names);

@@ -28,9 +28,15 @@ struct OpenObject : ObjectNode {
   uint32_t slot = UINT32_MAX;        // where the memo holds it
 };
 
-// Limits that only the finished tree can break: its size with shared values counted each time, and keys that occur
-// twice or cannot be keys. Error(unsupported) or Error(damaged).
-void check_tree(const Value& tree, const PickleLimits& limits);
+// A tree written out: shared values counted each time they are reached.
+struct TreeSize {
+  uint64_t values = 0;
+  uint64_t text = 0;                 // bytes of strings, bytes and arrays, and of the path to each value
+};
+
+// Limits that only the finished tree can break: its size, and keys that occur twice or cannot be keys.
+// Error(unsupported) or Error(damaged).
+TreeSize check_tree(const Value& tree, uint32_t depth, const TreeSize& limit);
 
 class Machine {
  public:

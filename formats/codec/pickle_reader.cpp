@@ -41,11 +41,16 @@ Machine::Machine(Bytes stream, PickleHandler& handler, const std::string& name, 
 
 namespace {
 
-// Sharing makes much of a short pickle only where somebody wants it to: a tree may have some values for each opcode.
-PickleLimits with_sharing_limited(PickleLimits limits, uint64_t opcodes) {
-  constexpr uint64_t kFree = 500'000, kPerOpcode = 16;
-  limits.expanded = std::min(limits.expanded, kFree + kPerOpcode * opcodes);
-  return limits;
+// Sharing makes much of a short pickle only where somebody wants it to: a tree may have some values and names for each
+// opcode, and some text for each byte; what is beyond that is taken from the budget.
+void check_sharing(const Value& tree, const PickleScan& scan, const PickleLimits& limits) {
+  constexpr uint64_t kValuesPerOpcode = 16, kTextPerOpcode = 256, kTextPerByte = 2;
+  SharingBudget own;
+  SharingBudget& budget = limits.sharing != nullptr ? *limits.sharing : own;
+  const TreeSize free{kValuesPerOpcode * scan.opcodes, kTextPerOpcode * scan.opcodes + kTextPerByte * scan.consumed};
+  const TreeSize used = check_tree(tree, limits.depth, {std::min(limits.expanded, budget.values + free.values), budget.text + free.text});
+  budget.values -= used.values - std::min(used.values, free.values);
+  budget.text -= used.text - std::min(used.text, free.text);
 }
 
 }  // namespace
@@ -54,7 +59,7 @@ PickleResult Machine::run() {
   try {
     PickleResult result;
     result.value = execute();
-    check_tree(result.value, with_sharing_limited(limits_, scan_.opcodes));
+    check_sharing(result.value, scan_, limits_);
     result.consumed = scan_.consumed;
     result.protocol = scan_.protocol;
     return result;

@@ -4,7 +4,8 @@
 // Python's, torch's or numpy's becomes an inert object; a callable of builtins, the standard library, torch or
 // numpy that is not in the table is unsafe: Error(unsupported) with its name and offset. Malformed streams are
 // Error(damaged) with the offset. Limits hold before memory is taken: string lengths against the bytes left,
-// nesting, memo, opcodes, and the size of the tree once shared nodes are counted each time they are reached.
+// nesting, memo, opcodes, and the size of the tree (values; text with the names above them) once shared nodes are
+// counted each time they are reached.
 // Cycles are unsafe. Values that Python shares stay shared. Thread-safe: no global state.
 //
 // What Python names and what stands for it here:
@@ -25,10 +26,18 @@
 
 namespace fsdpctl {
 
+// What the trees of a checkpoint's pickles may grow by when shared values are written out, beyond what their streams'
+// own lengths justify. One for all streams of a checkpoint, so that many small ones cannot do what a big one cannot.
+struct SharingBudget {
+  uint64_t values = 500'000;
+  uint64_t text = uint64_t{64} << 20;   // bytes
+};
+
 struct PickleLimits {
   uint32_t depth = 1000;                // nesting of the finished tree and of open marks
   uint64_t opcodes = 200'000'000;
   uint64_t expanded = 50'000'000;       // values in the tree, shared ones counted each time
+  SharingBudget* sharing = nullptr;     // is used up; null: the stream has one of its own
 };
 
 // callable(*args), or cls.__new__(cls, *args, **kwargs). Valid during the call; copy what is to be kept.

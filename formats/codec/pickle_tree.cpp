@@ -103,11 +103,28 @@ class KeyCheck {
   std::vector<uint32_t> table_;
 };
 
+// Bytes of what a value holds itself.
+uint64_t own_text(const Value& value) {
+  switch (value.kind()) {
+    case Kind::string: case Kind::bytes: case Kind::bytearray: case Kind::big_integer: return value.text().size();
+    case Kind::numpy_scalar: return value.node<NumpyScalarNode>().raw.size();
+    case Kind::numpy_array: return value.node<NumpyArrayNode>().raw.size();
+    case Kind::storage: return value.node<StorageNode>().storage_class.size();
+    case Kind::global: return value.node<GlobalNode>().module.size() + value.node<GlobalNode>().name.size();
+    default: return value.is_constant() ? value.text().size() : 0;
+  }
+}
+
+uint64_t product(uint64_t a, uint64_t b) {   // or the largest number
+  uint64_t result;
+  return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
 class TreeCheck {
  public:
-  explicit TreeCheck(const PickleLimits& limits) : limits_(limits) {}
+  TreeCheck(uint32_t depth, const TreeSize& limit) : depth_(depth), limit_(limit) {}
 
-  void check(const Value& root) {
+  TreeSize check(const Value& root) {
     enter(root);
     while (!path_.empty()) {
       Frame& frame = path_.back();
@@ -115,30 +132,32 @@ class TreeCheck {
       if (next == nullptr) {
         leave();
       } else if (!has_children(*next)) {
-        add(frame, 1);
+        add(frame, {1, own_text(*next)});
       } else if (const auto seen = sizes_.find(next->identity()); seen != sizes_.end()) {
         add(frame, seen->second);
       } else {
         enter(*next);
       }
     }
+    return size_;
   }
 
  private:
   struct Frame {
     const Value* value;
     size_t next;
-    uint64_t size;      // values so far, itself included
+    TreeSize size;      // so far, itself included
+    uint64_t key = 0;   // text of the last key
   };
 
   void enter(const Value& value) {
-    if (path_.size() > limits_.depth) throw Error(Exit::unsupported, "pickle nested too deeply");
+    if (path_.size() > depth_) throw Error(Exit::unsupported, "pickle nested too deeply");
     if (value.is_mapping()) keys_.check(value.entries());
     if (value.is(Kind::object)) keys_.check(value.node<ObjectNode>().entries);
     if (value.is(Kind::set) || value.is(Kind::frozenset)) {
       for (const Value& item : value.items()) key_hash(item);
     }
-    path_.push_back({&value, 0, 1});
+    path_.push_back({&value, 0, {1, 0}});
   }
 
   void leave() {
@@ -146,27 +165,39 @@ class TreeCheck {
     path_.pop_back();
     const bool shared = done.value->node<ValueNode>().references.load(std::memory_order_relaxed) > 1;
     if (shared) sizes_[done.value->identity()] = done.size;
-    if (!path_.empty()) add(path_.back(), done.size);
+    if (path_.empty()) size_ = done.size;
+    else add(path_.back(), done.size);
   }
 
-  void add(Frame& frame, uint64_t size) {
-    frame.size += size;
-    if (frame.size > limits_.expanded) {
-      throw Error(Exit::unsupported, "pickle grows too large when shared values are written out")
-          .saw(fmt::format("at most {} values", limits_.expanded), "more");
-    }
+  // Each value has a path of its own: the text of the key above it counts for all of them.
+  void add(Frame& frame, const TreeSize& size) {
+    const bool mapping = frame.value->is_mapping(), key = mapping && frame.next % 2 == 1;   // `next` is past it
+    if (key) frame.key = size.text;
+    const uint64_t names = key ? 0 : product(size.values, 1 + (mapping ? frame.key : 0));
+    if (size.values > limit_.values - std::min(limit_.values, frame.size.values)) grown(limit_.values, "values");
+    const uint64_t left = limit_.text - std::min(limit_.text, frame.size.text);
+    if (names > left || size.text > left - names) grown(limit_.text, "bytes");
+    frame.size.values += size.values;
+    frame.size.text += names + size.text;
   }
 
-  const PickleLimits& limits_;
+  [[noreturn]] static void grown(uint64_t limit, const char* unit) {
+    throw Error(Exit::unsupported, "pickle grows too large when shared values are written out")
+        .saw(fmt::format("at most {} {}", limit, unit), "more");
+  }
+
+  uint32_t depth_;
+  TreeSize limit_;
+  TreeSize size_;
   std::vector<Frame> path_;
-  std::unordered_map<const void*, uint64_t> sizes_;   // of shared values
+  std::unordered_map<const void*, TreeSize> sizes_;   // of shared values
   KeyCheck keys_;
 };
 
 }  // namespace
 
-void check_tree(const Value& tree, const PickleLimits& limits) {
-  if (has_children(tree)) TreeCheck(limits).check(tree);
+TreeSize check_tree(const Value& tree, uint32_t depth, const TreeSize& limit) {
+  return has_children(tree) ? TreeCheck(depth, limit).check(tree) : TreeSize{1, own_text(tree)};
 }
 
 }  // namespace fsdpctl::pickle

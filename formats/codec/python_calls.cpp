@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -66,7 +67,7 @@ bool make_size(Args args, Value& result) {
 // Code points up to 255 as bytes: how protocol 2 spells bytes. `utf8` is valid.
 std::optional<std::string> latin1_bytes(std::string_view utf8) {
   std::string bytes;
-  bytes.reserve(utf8.size());
+  bytes.reserve(static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; })));
   for (size_t i = 0; i < utf8.size(); ++i) {
     const auto lead = static_cast<unsigned char>(utf8[i]);
     if (lead < 0x80) {
@@ -89,6 +90,12 @@ std::optional<std::string> encoded(Args args) {
   return latin1_bytes(args[0].text());
 }
 
+Value without_copy(Kind kind, std::string&& raw) {   // they may be long
+  auto* node = new TextNode(kind);
+  node->text = std::move(raw);
+  return Value::adopt(node);
+}
+
 // bytes() and bytearray(): empty, of bytes, or of a string in latin-1.
 bool make_bytes(Kind kind, Args args, Value& result) {
   std::optional<std::string> raw;
@@ -96,7 +103,7 @@ bool make_bytes(Kind kind, Args args, Value& result) {
   if (args.size() == 1 && (args[0].is(Kind::bytes) || args[0].is(Kind::bytearray))) raw.emplace(args[0].text());
   if (args.size() == 2) raw = encoded(args);
   if (!raw) return false;
-  result = kind == Kind::bytes ? Value::bytes(*raw) : Value::bytearray(*raw);
+  result = without_copy(kind, std::move(*raw));
   return true;
 }
 
@@ -156,7 +163,7 @@ bool call_python(PythonRole role, Args args, bool newobj, Value& result) {
     case PythonRole::layout: return make_layout(args, result);
     case PythonRole::codecs_encode: {
       auto raw = encoded(args);
-      if (raw) result = Value::bytes(*raw);
+      if (raw) result = without_copy(Kind::bytes, std::move(*raw));
       return raw.has_value();
     }
     case PythonRole::numpy_scalar: read_numpy_scalar(args, result); return args.size() == 2;

@@ -157,7 +157,7 @@ Value read_torch_archive(Checkpoint& checkpoint, const TorchArchiveSlice& slice,
   {
     const std::string stream = read_zip_member(slice.read, *pickle, kMaxPickle, slice.name, slice.base);
     const uint64_t stream_offset = pickle->method == kZipStored ? slice.base + pickle->data_offset : 0;
-    tree = read_pickle(byte_view(stream), handler, slice.name, stream_offset, sink).value;
+    tree = read_pickle(byte_view(stream), handler, slice.name, stream_offset, sink, {.sharing = slice.sharing}).value;
   }
 
   std::vector<bool> used(archive.members.size());

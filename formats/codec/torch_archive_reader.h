@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "formats/codec/pickle_reader.h"
 #include "formats/codec/torch_archive.h"
 
 namespace fsdpctl {
@@ -14,6 +15,7 @@ struct TorchArchiveSlice {
   const std::string& name;     // file, for messages
   uint64_t base = 0;           // the archive's offset in it
   SourceIndex source = 0;
+  SharingBudget* sharing = nullptr;   // of the checkpoint that it is one of many in; null: it has one of its own
 };
 Value read_torch_archive(Checkpoint& checkpoint, const TorchArchiveSlice& slice, int rank, FindingSink& sink,
                          TorchArchiveFacts* facts = nullptr);

@@ -256,25 +256,6 @@ bool equal(const Value& a, const Value& b) {
   }
 }
 
-std::string key_text(const Value& key) {
-  switch (key.kind()) {
-    case Kind::none: return "None";
-    case Kind::boolean: return key.as_boolean() ? "True" : "False";
-    case Kind::integer: return fmt::format("{}", key.as_integer());
-    case Kind::real: return fmt::format("{}", key.as_real());
-    case Kind::big_integer: case Kind::string: return std::string(key.text());
-    case Kind::tuple: case Kind::size: {
-      std::string text = "(";
-      for (const Value& v : key.items()) {
-        if (text.size() > 1) text += ", ";
-        text += v.is(Kind::string) ? "'" + std::string(v.text()) + "'" : key_text(v);
-      }
-      return text + (key.items().size() == 1 ? ",)" : ")");
-    }
-    default: return key.is_constant() ? std::string(key.text()) : "<key>";
-  }
-}
-
 bool has_tensor(const Value& value) {
   if (value.is(Kind::tensor) || value.is(Kind::storage)) return true;
   if (value.is_mapping()) {

@@ -24,6 +24,8 @@
 // Pure; thread-safe. Values nest at most 1000 deep (the pickle reader's limit).
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -35,6 +37,10 @@ enum class JsonForm { shown, canonical, stored };
 
 std::string value_to_json(const Value& value, JsonForm form);
 void append_value_json(std::string& out, const Value& value, JsonForm form);
+
+// The same text in pieces of some 64 KiB (a string, or the members of a set, in one), so that it need not be in memory.
+void value_json_in_pieces(const Value& value, JsonForm form, const std::function<void(std::string_view piece)>& receive);
+uint64_t value_json_size(const Value& value, JsonForm form);   // bytes
 
 // Inverse of `stored`. Error(damaged), with the offset, on anything else. Tensor numbers are returned as written:
 // the caller checks them.

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -72,12 +73,23 @@ TensorIndex index_of(const Value& v) {
   return static_cast<TensorIndex>(v.as_integer());
 }
 
+void require_different_keys(const std::vector<Entry>& entries) {
+  std::unordered_set<std::string_view> texts;
+  std::unordered_set<std::string> others;
+  texts.reserve(entries.size());
+  for (const Entry& e : entries) {
+    const bool is_new = e.key.is(Kind::string) ? texts.insert(e.key.text()).second : others.insert(value_to_json(e.key, JsonForm::canonical)).second;
+    require(is_new, "key twice in one mapping");
+  }
+}
+
 std::vector<Entry> entries_of(const Value& v) {
   std::vector<Entry> entries;
   for (const Value& pair : list_of(v)) {
     const auto& items = list_of(pair, 2, 2);
     entries.push_back({items[0], items[1]});
   }
+  require_different_keys(entries);
   return entries;
 }
 

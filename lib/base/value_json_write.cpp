@@ -13,36 +13,24 @@
 #include "lib/base/checksum.h"
 #include "lib/base/utf8.h"
 #include "lib/base/value_json.h"
+#include "lib/base/value_text.h"
 
 namespace fsdpctl {
 namespace {
 
-// Row-major bytes of an array that may lie in Fortran order.
-std::string row_major_bytes(const NumpyArrayNode& array) {
-  if (!array.fortran || array.shape.size() < 2 || array.raw.empty()) return array.raw;
-  uint64_t elements = 1;
-  for (int64_t n : array.shape) elements *= static_cast<uint64_t>(n);
-  const uint64_t item = array.raw.size() / elements;
-  std::vector<uint64_t> strides(array.shape.size(), item);
-  for (size_t d = 1; d < strides.size(); ++d) strides[d] = strides[d - 1] * static_cast<uint64_t>(array.shape[d - 1]);
-  std::string bytes;
-  bytes.reserve(array.raw.size());
-  std::vector<int64_t> index(array.shape.size(), 0);
-  for (uint64_t e = 0; e < elements; ++e) {
-    uint64_t at = 0;
-    for (size_t d = 0; d < index.size(); ++d) at += static_cast<uint64_t>(index[d]) * strides[d];
-    bytes.append(array.raw, at, item);
-    for (size_t d = index.size(); d-- > 0 && ++index[d] == array.shape[d];) index[d] = 0;
-  }
-  return bytes;
-}
-
 // Writes JSON, or the same structure as Python's repr() prints it: sets are sorted by that.
-class Writer {
+class Writer : private ValueText {
  public:
-  Writer(std::string& out, JsonForm form, bool python) : out_(out), form_(form), python_(python) {}
+  Writer(std::string& out, JsonForm form, bool python, const Receive* receive = nullptr)
+      : ValueText(out, python, receive), form_(form) {}
+
+  void all(const Value& v) {
+    value(v);
+    hand_on_all();
+  }
 
   void value(const Value& v) {
+    hand_on();
     switch (v.kind()) {
       case Kind::none: out_ += python_ ? "None" : "null"; return;
       case Kind::boolean: boolean(v.as_boolean()); return;
@@ -75,80 +63,6 @@ class Writer {
  private:
   bool shown() const { return form_ == JsonForm::shown; }
   bool stored() const { return form_ == JsonForm::stored; }
-
-  // ---- tokens
-  void open(std::string_view tag) {
-    out_ += '{';
-    quoted(tag);
-    out_ += python_ ? ": " : ":";
-  }
-  void field(std::string_view name) {
-    comma();
-    quoted(name);
-    out_ += python_ ? ": " : ":";
-  }
-  void comma() { out_ += python_ ? ", " : ","; }
-
-  void quoted(std::string_view text) { python_ ? python_string(text) : json_string(text); }
-
-  void json_string(std::string_view text) {
-    out_ += '"';
-    for (const char c : text) {
-      if (c == '"' || c == '\\') {
-        out_ += '\\';
-        out_ += c;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        fmt::format_to(std::back_inserter(out_), "\\u{:04x}", c);
-      } else {
-        out_ += c;
-      }
-    }
-    out_ += '"';
-  }
-
-  void python_string(std::string_view text) {
-    const char quote = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
-    out_ += quote;
-    for (const char c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (c == quote || c == '\\') {
-        out_ += '\\';
-        out_ += c;
-      } else if (c == '\n' || c == '\r' || c == '\t') {
-        out_ += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-      } else if (byte < 0x20 || byte == 0x7f) {
-        fmt::format_to(std::back_inserter(out_), "\\x{:02x}", byte);
-      } else {
-        out_ += c;
-      }
-    }
-    out_ += quote;
-  }
-
-  void hex(std::string_view raw) {
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    const char quote = python_ ? '\'' : '"';
-    out_.reserve(out_.size() + 2 * raw.size() + 2);
-    out_ += quote;
-    for (const char c : raw) {
-      const auto byte = static_cast<unsigned char>(c);
-      out_ += kDigits[byte >> 4];
-      out_ += kDigits[byte & 15];
-    }
-    out_ += quote;
-  }
-
-  void tagged(std::string_view tag, std::string_view text) {
-    open(tag);
-    quoted(text);
-    out_ += '}';
-  }
-
-  void tagged_hex(std::string_view tag, std::string_view raw) {
-    open(tag);
-    hex(raw);
-    out_ += '}';
-  }
 
   void list(const std::vector<Value>& items) {
     out_ += '[';
@@ -383,14 +297,23 @@ class Writer {
     out_ += '}';
   }
 
-  std::string& out_;
   JsonForm form_;
-  bool python_;
 };
 
 }  // namespace
 
 void append_value_json(std::string& out, const Value& value, JsonForm form) { Writer(out, form, false).value(value); }
+
+void value_json_in_pieces(const Value& value, JsonForm form, const std::function<void(std::string_view piece)>& receive) {
+  std::string text;
+  Writer(text, form, false, &receive).all(value);
+}
+
+uint64_t value_json_size(const Value& value, JsonForm form) {
+  uint64_t size = 0;
+  value_json_in_pieces(value, form, [&size](std::string_view piece) { size += piece.size(); });
+  return size;
+}
 
 std::string value_to_json(const Value& value, JsonForm form) {
   std::string text;

@@ -17,9 +17,9 @@ class Lines final : public TreeVisitor {
 
   void leaf(std::string_view path, const Value& value) override {
     if (value.is(Kind::tensor)) return add_tensor(path, value.as_tensor().index);
-    json_.clear();
-    append_value_json(json_, value, JsonForm::canonical);
-    add(path, "json", "", crc64(std::as_bytes(std::span(json_))));
+    uint64_t raw = ~uint64_t{0};
+    value_json_in_pieces(value, JsonForm::canonical, [&raw](std::string_view piece) { raw = crc64_raw(std::as_bytes(std::span(piece)), raw); });
+    add(path, "json", "", ~raw);
   }
 
   // Tensors and storages inside inert objects are no leaves.
@@ -64,7 +64,6 @@ class Lines final : public TreeVisitor {
   const Checkpoint& checkpoint_;
   const std::vector<TensorSum>& sums_;
   std::vector<bool> shown_;
-  std::string json_;
   std::string text_;
   std::vector<size_t> starts_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "lib/base/checksum.h"
@@ -30,7 +32,20 @@ TensorMap all_keys(const Checkpoint& checkpoint) {
   return keys;
 }
 
-using ValueList = std::vector<std::pair<std::string, std::string>>;   // path, text that says all of it
+using ValueList = std::vector<std::pair<std::string, std::string>>;   // path, what says all of it
+
+// The JSON of a value, or the digest of a long one.
+std::string value_mark(const Value& value) {
+  constexpr size_t kLong = 1024;
+  std::string text;
+  std::optional<Sha256> sha;
+  value_json_in_pieces(value, JsonForm::canonical, [&](std::string_view piece) {
+    if (!sha && text.size() + piece.size() <= kLong) return void(text += piece);
+    if (!sha) sha.emplace().update(std::as_bytes(std::span(text)));
+    sha->update(std::as_bytes(std::span(piece)));
+  });
+  return sha ? "a value of SHA-256 " + sha->hex() : text;
+}
 
 // Leaves that are no tensors, sorted. Tensors inside objects get the numbers numbers[index], where given.
 ValueList value_leaves(const Value& tree, const std::vector<TensorIndex>* numbers) {
@@ -39,7 +54,7 @@ ValueList value_leaves(const Value& tree, const std::vector<TensorIndex>* number
     ValueList leaves;
     void leaf(std::string_view path, const Value& value) override {
       if (value.is(Kind::tensor)) return;
-      leaves.emplace_back(path, value_to_json(numbers == nullptr ? value : renumbered(value, *numbers), JsonForm::canonical));
+      leaves.emplace_back(path, value_mark(numbers == nullptr ? value : renumbered(value, *numbers)));
     }
   } visitor;
   visitor.numbers = numbers;

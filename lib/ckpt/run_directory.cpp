@@ -77,6 +77,7 @@ class RunDirectory {
         for (const std::string& passed : passed_over) {
           sink.report(warning("newer step is not complete and was passed over").at(run_.path()).found_only(passed));
         }
+        report_ignored(sink);
         opened.passed_over = std::move(passed_over);
         return opened;
       } catch (const Error& e) {
@@ -85,6 +86,17 @@ class RunDirectory {
       }
     }
     throw Error(Exit::damaged, "no step of this run is complete").at(run_.path()).found_only(passed_over.front());
+  }
+
+  // Steps that are files lie beside those that are directories: which of them is the newest is not for us to say.
+  void report_ignored(FindingSink& sink) const {
+    std::vector<std::string> ignored;
+    for (const DirectoryEntry& entry : run_.entries()) {
+      if (entry.kind != FileKind::file || !is_finished(entry.name) || ignored.size() > kMostNamed) continue;
+      if (parse_step_name(entry.name.substr(0, entry.name.rfind('.'))) && is_candidate(entry)) ignored.push_back(entry.name);
+    }
+    if (ignored.empty()) return;
+    sink.report(warning("files that are named as steps lie beside the directories; they were not looked at").at(run_.path()).found_only(listed(ignored)));
   }
 
   // For what is no run: the checkpoints that it holds, by name. Nothing is chosen.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "lib/base/shell_quoted.h"
+
 namespace fsdpctl {
 namespace {
 
@@ -26,7 +28,7 @@ void check_keys_differ(const Checkpoint& checkpoint) {
   throw Error(Exit::refused, "two keys are the same text, so what has this name is ambiguous")
       .key(equal.key)
       .found_only(equal.first + " and " + equal.second)
-      .try_("load it with PyTorch, give one of the two another key, and save it again");
+      .try_("fsdpctl convert with --drop " + shell_quoted(equal.key) + " leaves both out; or load it with PyTorch, give one another key, and save it again");
 }
 
 void check_writable(const Checkpoint& checkpoint) {

@@ -232,6 +232,32 @@ TEST(ValueJson, WhatIsNoStoredValueIsDamage) {
   EXPECT_EQ(error_of([&] { value_from_json("[1,}", "f"); }).where.offset, 4u);
 }
 
+TEST(ValueJson, KeysAreThereOnce) {
+  for (const char* text : {R"({"dict":[["a",1],["b",2],["a",3]]})", R"({"ordered_dict":[[1,1],[1,2]]})",
+                           R"({"dict":[[{"tuple":[1,"x"]},1],[{"tuple":[1,"x"]},2]]})", R"({"dict":[["k",{"dict":[["a",1],["a",1]]}]]})"}) {
+    EXPECT_EQ(error_of([&] { value_from_json(text, "file"); }).code, Exit::damaged) << text;
+  }
+  EXPECT_EQ(value_from_json(R"({"dict":[["1",1],[1,2],[{"bytes":"31"},3]]})", "file").entries().size(), 3u);
+}
+
+TEST(ValueJson, PiecesAreTheWholeText) {
+  const Value big = Value::bytes(std::string(300'000, 'b')), text = str(std::string(100'000, 's'));
+  const Value value = seq(Kind::list, {big, text, num(1), seq(Kind::set, {str("b"), str("a")}), seq(Kind::tuple, {big, thing()})});
+  for (const JsonForm form : {JsonForm::shown, JsonForm::canonical, JsonForm::stored}) {
+    std::string whole;
+    size_t pieces = 0, longest = 0;
+    value_json_in_pieces(value, form, [&](std::string_view piece) {
+      whole += piece;
+      longest = std::max(longest, piece.size());
+      ++pieces;
+    });
+    EXPECT_EQ(whole, value_to_json(value, form));
+    EXPECT_EQ(whole.size(), value_json_size(value, form));
+    EXPECT_GT(pieces, 6u);
+    EXPECT_LT(longest, 400'000u);
+  }
+}
+
 TEST(Utf8, AcceptsWhatPythonAccepts) {
   EXPECT_TRUE(is_utf8("plain text that is longer than a word of eight"));
   EXPECT_TRUE(is_utf8("\xC2\x80 \xDF\xBF \xE0\xA0\x80 \xED\x9F\xBF \xEE\x80\x80 \xEF\xBF\xBF \xF0\x90\x80\x80 \xF4\x8F\xBF\xBF"));

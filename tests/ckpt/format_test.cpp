@@ -131,6 +131,17 @@ TEST_F(OpenCheckpoint, ARunDirectoryGivesItsNewestCompleteStep) {
   EXPECT_EQ(sink.all()[2].found, opened.passed_over[1]);
 }
 
+TEST_F(OpenCheckpoint, FilesNamedAsStepsBesideStepsAreNamed) {
+  put("run/step-1/index.weak", "good");
+  put("run/step-2.bin", "strong");
+  put("run/step-3.txt", "a note");
+  put("run/other.bin", "strong");
+  EXPECT_EQ(open("run").chosen, "step-1");
+  ASSERT_EQ(sink.all().size(), 1u);
+  EXPECT_EQ(sink.all()[0].severity, Severity::warning);
+  EXPECT_EQ(sink.all()[0].found, "step-2.bin");
+}
+
 TEST_F(OpenCheckpoint, StepsAreNumberedInAnyStyleAndMayHoldTheCheckpointOneLevelBelow) {
   for (const char* style : {"step-", "checkpoint-", "global_step", "step_", "epoch_", ""}) {
     const std::string run = std::string("run") + style;

@@ -284,7 +284,13 @@ TEST(DcpCarry, RefusesWhatDoesNotFit) {
   ASSERT_GE(twice.size(), 1u);
   EXPECT_EQ(twice[0].code, Exit::refused);
   EXPECT_EQ(twice[0].found, "('a', 'b.c') and ('a.b', 'c')");
-  EXPECT_EQ(losses(list({w}), made.checkpoint)[0].code, Exit::refused);
+  EXPECT_EQ(twice[0].hint, "--drop a.b.c, which leaves both out");
+  made.checkpoint.metadata_file = "list.pt";
+  const auto top = losses(list({w}), made.checkpoint);
+  ASSERT_EQ(top.size(), 1u);
+  EXPECT_EQ(top[0].code, Exit::refused);
+  EXPECT_EQ(top[0].where.path, "list.pt");
+  EXPECT_EQ(top[0].hint, "--to torch, which keeps what is at the top");
 
   const Value tuple = Value::sequence(Kind::tuple, {w, w});
   const auto tied = losses(dict({{"w", w}, {"t", tuple}}), made.checkpoint);

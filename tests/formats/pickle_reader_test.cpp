@@ -250,6 +250,48 @@ TEST(PickleReader, SharingIsCountedEachTime) {
   EXPECT_EQ(refusal(laughs + ".").what, "pickle grows too large when shared values are written out");
 }
 
+// A list that holds one string, or what `made` leaves on the stack, many times: from the memo.
+std::string repeated(const std::string& made, int times) {
+  std::string stream = "\x80\x02](" + made + "q\x00"s;
+  for (int i = 1; i < times; ++i) stream += "h\x00"s;
+  return stream + "e.";
+}
+
+std::string long_text(char opcode, uint32_t length) {
+  return opcode + std::string(reinterpret_cast<const char*>(&length), 4) + std::string(length, 'x');
+}
+
+TEST(PickleReader, SharedTextIsCountedEachTimeAndStaysShared) {
+  for (const char opcode : {'X', 'B'}) {
+    const Value list = read(repeated(long_text(opcode, 1 << 20), 40));
+    EXPECT_EQ(list.items()[0].identity(), list.items()[39].identity());
+    const Finding f = refusal(repeated(long_text(opcode, 1 << 20), 100));
+    EXPECT_EQ(f.what, "pickle grows too large when shared values are written out");
+    EXPECT_TRUE(f.expected.ends_with(" bytes")) << f.expected;
+  }
+}
+
+TEST(PickleReader, NamesCountForEachValueBelowThem) {
+  const auto named = [](int values) {
+    std::string stream = "}" + long_text('X', 1 << 20) + "](";
+    for (int i = 0; i < values; ++i) stream += "K\x01"s;
+    return stream + "es.";
+  };
+  EXPECT_EQ(read(named(40)).entries()[0].value.items().size(), 40u);
+  EXPECT_EQ(refusal(named(100)).what, "pickle grows too large when shared values are written out");
+}
+
+TEST(PickleReader, StreamsOfACheckpointShareOneBudget) {
+  SharingBudget sharing;
+  PickleLimits limits;
+  limits.sharing = &sharing;
+  const std::string stream = repeated(long_text('X', 1 << 20), 40);
+  read(stream, limits);
+  EXPECT_LT(sharing.text, uint64_t{40} << 20);
+  EXPECT_EQ(code_of(stream, limits), Exit::unsupported);
+  EXPECT_EQ(read(repeated("K\x01", 3), limits).items().size(), 3u);   // what shares nothing needs no budget
+}
+
 TEST(PickleReader, OpcodesAreLimited) {
   PickleLimits limits;
   limits.opcodes = 5;

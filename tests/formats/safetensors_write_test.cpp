@@ -14,6 +14,7 @@
 #include "formats/safetensors_header.h"
 #include "lib/base/value_json.h"
 #include "lib/ckpt/renumber.h"
+#include "tests/support/error_of.h"
 #include "tests/support/made_checkpoint.h"
 #include "tests/support/process.h"
 #include "tests/support/slow_reference.h"
@@ -293,6 +294,39 @@ TEST_F(Trees, EqualNamesAreRefused) {
   ASSERT_EQ(sink.all().size(), 1u);
   EXPECT_EQ(sink.all()[0].code, Exit::refused);
   EXPECT_EQ(sink.all()[0].where.key, "a.b");
+  EXPECT_EQ(sink.all()[0].hint, "--drop a.b");
+}
+
+TEST_F(Trees, AReservedNameIsThatOfTheAliasAndNotOfItsTensor) {
+  MadeCheckpoint made;
+  const Value w = made.tensor("w", {1});
+  made.checkpoint.tree = dict({{"w", w}, {"__metadata__", w}});
+  FindingSink sink(false);
+  safetensors_format()->can_carry(made.checkpoint, Target{}, sink);
+  ASSERT_EQ(sink.all().size(), 1u);
+  EXPECT_EQ(sink.all()[0].where.key, "__metadata__");
+  EXPECT_EQ(sink.all()[0].hint, "--rename '__metadata__=metadata'");
+}
+
+TEST_F(Trees, ATreeWithAKeyTwiceIsDamaged) {
+  set_tree(dict({{"model", rest({})}, {"aa", Value::integer(1)}, {"ab", Value::integer(2)}}));
+  write(checkpoint_, dir_.path(), "out.safetensors");
+  std::string file = get_file(dir_ / "out.safetensors");
+  file.replace(file.find("[\\\"ab\\\",2]"), 8, "[\\\"aa\\\"");
+  std::ofstream(dir_ / "out.safetensors", std::ios::binary) << file;
+  EXPECT_EQ(error_of([&] {
+              FindingSink sink;
+              open_path(dir_ / "out.safetensors", sink);
+            }).code,
+            Exit::damaged);
+}
+
+TEST_F(Trees, ValuesLongerThanAHeaderAreRefusedBeforeTheyAreWritten) {
+  set_tree(dict({{"model", rest({})}, {"b", Value::bytes(std::string(51'000'000, 'b'))}}));
+  const Finding f = error_of([&] { write(checkpoint_, dir_.path(), "out.safetensors"); });
+  EXPECT_EQ(f.code, Exit::refused);
+  EXPECT_EQ(f.what, "values are too long for a safetensors header");
+  EXPECT_EQ(f.hint, "--part model");
 }
 
 TEST_F(Trees, WhatTheFormatCannotHoldIsRefusedByName) {

@@ -54,6 +54,19 @@ TEST(Hint, OurOwnFilesSayWhatReadsThem) {
   }
 }
 
+TEST(Hint, WhatIsAdvisedForKeysOfOneTextWorks) {
+  const TempDir work;
+  const std::string state = std::string(FSDPCTL_SOURCE_DIR) + "/tests/data/equal-keys/state.pt";
+  for (const std::string format : {"torch", "safetensors", "dcp", "hdf5"}) {
+    const std::string out = work / format;
+    expect_text(run_fsdpctl({"convert", state, "-o", out, "--to", format}), 4, "fsdpctl convert with --drop a.b leaves both out");
+    expect_text(run_fsdpctl({"convert", state, "-o", out, "--to", format, "--drop", "a.b"}), 0, "dropped     a.b");
+    const ProcessResult left = run_fsdpctl({"inspect", "--tensors", out});
+    EXPECT_NE(left.out.find("c "), std::string::npos) << left.out;
+    EXPECT_EQ(left.out.find("a.b"), std::string::npos) << left.out;
+  }
+}
+
 TEST(Hint, SealingDoesNotSayThatNothingIsRecorded) {
   const TempDir work;
   fs::copy(kSample, work / "c", fs::copy_options::recursive);
