@@ -107,6 +107,27 @@ void check_recorded_crcs(const Checkpoint& checkpoint, VerifyReport& report, Fin
   }
 }
 
+// A bool has one byte, and two values. What comes of others depends on who computes with them.
+void check_booleans(const Checkpoint& checkpoint, TensorIndex t, const EngineOptions& engine, FindingSink& sink) {
+  const TensorInfo& info = checkpoint.tensors[t];
+  if (info.dtype != DType::boolean) return;
+  uint64_t wrong = 0, first = UINT64_MAX;
+  int value = 0;
+  read_tensor(checkpoint, t, engine, [&](uint64_t begin, std::span<const std::byte> bytes) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (bytes[i] <= std::byte{1}) continue;
+      ++wrong;
+      if (begin + i >= first) continue;
+      first = begin + i;
+      value = std::to_integer<int>(bytes[i]);
+    }
+  });
+  if (wrong == 0) return;
+  sink.report(error(Exit::damaged, "bool is neither false nor true")
+                  .key(std::string(info.key))
+                  .saw("0 or 1", fmt::format("{} at element {}{}", value, first, wrong > 1 ? fmt::format(", and {} more", wrong - 1) : "")));
+}
+
 void count_nonfinite(const Checkpoint& checkpoint, TensorIndex t, const EngineOptions& engine, VerifyReport& report) {
   const TensorInfo& info = checkpoint.tensors[t];
   const DTypeKind kind = dtype_kind(info.dtype);
@@ -144,6 +165,7 @@ std::vector<TensorSum> check_data(const Checkpoint& checkpoint, std::vector<bool
   }
   check_replicas(checkpoint, readable, options.engine, sums, report, sink);
   check_recorded_crcs(checkpoint, report, sink);
+  for (TensorIndex t : wanted) check_booleans(checkpoint, t, options.engine, sink);
   if (options.count_nonfinite) {
     for (TensorIndex t : wanted) count_nonfinite(checkpoint, t, options.engine, report);
   }
