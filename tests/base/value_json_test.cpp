@@ -168,7 +168,7 @@ class Maker {
   }
   std::vector<Entry> entries(int depth) {
     std::vector<Entry> list;
-    for (uint64_t n = random_() % 4; n > 0; --n) list.push_back({make(0), make(depth - 1)});
+    for (uint64_t n = random_() % 4; n > 0; --n) list.push_back({seq(Kind::tuple, {num(static_cast<int64_t>(list.size())), make(0)}), make(depth - 1)});   // keys differ
     return list;
   }
   Value mapping(int depth) {
