@@ -12,10 +12,12 @@
 
 namespace fsdpctl::train {
 
-Unit* ExecutionOrder::took(Unit* unit) {
+ExecutionOrder::Coming ExecutionOrder::took(Unit* unit) {
   const size_t place = now_.size();
   now_.push_back(unit);
-  return place + 1 < last_.size() && last_[place] == unit ? last_[place + 1] : nullptr;
+  if (place >= last_.size() || last_[place] != unit) return {};
+  const auto at = [&](size_t i) { return i < last_.size() ? last_[i] : nullptr; };
+  return {at(place + 1), at(place + 2)};
 }
 
 void ExecutionOrder::end_pass() {
@@ -58,7 +60,8 @@ FsdpModel::FsdpModel(std::unique_ptr<Module> root, const Mesh& mesh, const FsdpO
                .micro_batch = {},
                .anchor = at::zeros({1}).set_requires_grad(true),
                .forward_order = {},
-               .backward_order = {}},
+               .backward_order = {},
+               .kept = {}},
       root_(std::move(root)) {
   name_modules(*root_);
   make_units(options);
@@ -112,6 +115,7 @@ void FsdpModel::make_units(const FsdpOptions& options) {
     std::optional<UnitSettings> settings;
     if (&module == root_.get()) {
       settings = options.root;
+      if (!settings->reshard_after_forward) settings->reshard_after_forward = false;
     } else if (options.policy) {
       settings = options.policy(module);
     }
@@ -151,7 +155,12 @@ void FsdpModel::cast_buffers(Module& module, const Precision& precision) {
   }
 }
 
+void FsdpModel::let_go() {
+  while (!runtime_.kept.empty()) runtime_.kept.back()->let_go();
+}
+
 void FsdpModel::set_values(const ParameterValues& values) {
+  let_go();
   for (const std::unique_ptr<Unit>& unit : units_) unit->parameters().set_values(values);
 }
 
@@ -176,6 +185,8 @@ auto computing(const char* what, Body body) {
 }  // namespace
 
 Tensors FsdpModel::forward(const Tensors& inputs, const MicroBatch& micro_batch) {
+  let_go();   // an optimizer may have been here since
+  settle();
   runtime_.micro_batch = micro_batch;
   runtime_.forward_order.abandon_pass();
   Tensors outputs = computing("the model's forward failed", [&] { return (*root_)(inputs); });

@@ -1,7 +1,8 @@
 // A model whose parameters are sharded over ranks: PyTorch's FSDP on modules of ours.
 //
 // The modules that the policy names become units, and the root one for the rest. A unit gathers its parameters before it
-// computes and releases them after; each rank keeps its shard. Which form shards have (`placement`) changes nothing else.
+// computes and releases them after; each rank keeps its shard. The root's stay from forward to backward, as in FSDP2: other units
+// run within it both times. Which form shards have (`placement`) changes nothing else.
 //
 // All ranks call the same functions in the same order with the same units used; the communicator finds out where they do
 // not. One thread at a time. Tensors that forward() returned, and their graphs, must be gone before the model.
@@ -28,7 +29,9 @@ struct FsdpOptions {
   UnitSettings root;                 // of the root unit
   WrapPolicy policy;                 // empty: the root is the only unit
   bool offload_parameters = false;   // shards and their gradients live in pinned host memory
-  bool prefetch = true;              // the next unit's parameters are gathered while one computes
+  // While a unit computes, the next one's parameters are gathered. With offload the shard of the one after that is on its way to the
+  // device, too, so that the gathering need not wait for it: at most two units are gathered, and the shards of two are there.
+  bool prefetch = true;
 };
 
 class FsdpModel final : public ShardedModel {
@@ -63,6 +66,7 @@ class FsdpModel final : public ShardedModel {
   void make_shards();
   void cast_buffers(Module& module, const Precision& precision);
   void end_backward();
+  void let_go();          // of what was kept for a backward that did not come
   void settle();          // nothing is gathered that nobody uses
 
   MemoryLedger memory_;

@@ -39,7 +39,11 @@ class Unit;
 // The order in which units took their parameters in the last pass: whose come next.
 class ExecutionOrder {
  public:
-  Unit* took(Unit* unit);   // the one that followed it last time; null: unknown
+  struct Coming {
+    Unit* next = nullptr;    // the one that followed last time; null: unknown
+    Unit* after = nullptr;   // the one that followed that
+  };
+  Coming took(Unit* unit);
   void end_pass();
   void abandon_pass() { now_.clear(); }
 
@@ -62,6 +66,7 @@ struct Runtime {
   ExecutionOrder forward_order, backward_order;
   bool in_backward = false;
   UnitGradients* reducing = nullptr;     // whose reduction is under way
+  std::vector<Unit*> kept;               // gathered from their forward to their backward
   void* call = nullptr;                  // the call of a unit whose forward runs (unit_call.h)
 };
 

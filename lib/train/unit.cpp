@@ -23,8 +23,10 @@ class Holding {
     unit.parameters_.acquire();
     Runtime& runtime = unit.runtime_;
     ExecutionOrder& order = runtime.in_backward ? runtime.backward_order : runtime.forward_order;
-    Unit* next = order.took(&unit);
-    if (runtime.prefetch && next != nullptr) next->parameters_.start_gather();
+    const ExecutionOrder::Coming coming = order.took(&unit);
+    if (!runtime.prefetch) return;
+    if (coming.next != nullptr) coming.next->parameters_.prefetch();
+    if (coming.after != nullptr) coming.after->parameters_.start_copy();
   }
   ~Holding() { end(); }
   Holding(const Holding&) = delete;
@@ -102,6 +104,7 @@ variable_list UnitFunction::forward(AutogradContext* context, int64_t unit_addre
     const Setting<void*> current(runtime.call, call.get());
     const at::AutoGradMode with_graph(!unit.settings_.replay);
     outputs = unit.compute(call->inputs);
+    unit.keep();
   }
   variable_list results, without_gradient;
   for (const at::Tensor& output : outputs) {
@@ -139,6 +142,7 @@ variable_list UnitFunction::backward(AutogradContext* context, variable_list out
   variable_list gradients;
   {
     const Holding holding(unit);
+    unit.let_go();
     Tensors outputs = call.outputs;
     if (unit.settings_.replay) {
       const Setting<MicroBatch> then(runtime.micro_batch, call.micro_batch);
@@ -202,7 +206,23 @@ Unit::Unit(Runtime& runtime, Module& module, std::vector<NamedParameter> paramet
   module.set_runner(this);
 }
 
-Unit::~Unit() { module_.set_runner(nullptr); }
+Unit::~Unit() {
+  let_go();
+  module_.set_runner(nullptr);
+}
+
+void Unit::keep() {
+  if (kept_ || settings_.reshard_after_forward.value_or(true)) return;
+  runtime_.kept.push_back(this);
+  parameters_.acquire();
+  kept_ = true;
+}
+
+void Unit::let_go() noexcept {
+  if (!std::exchange(kept_, false)) return;
+  std::erase(runtime_.kept, this);
+  parameters_.release();
+}
 
 bool Unit::needs_graph(const Tensors& inputs) const {
   if (!at::GradMode::is_enabled()) return false;

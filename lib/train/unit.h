@@ -6,6 +6,7 @@
 // gradients of gradients are refused.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace fsdpctl::train {
 struct UnitSettings {
   Precision precision;
   bool replay = false;
+  // Whether parameters are released between forward and backward. Not said: yes, but for the root unit.
+  std::optional<bool> reshard_after_forward = {};
 };
 
 class Unit final : public Runner {
@@ -31,12 +34,14 @@ class Unit final : public Runner {
   UnitParameters& parameters() { return parameters_; }
   UnitGradients& gradients() { return gradients_; }
   bool trainable() const { return trainable_; }   // any of its parameters
+  void let_go() noexcept;                         // of parameters that were kept for backward
 
  private:
   friend struct UnitFunction;
   friend class Holding;
   Tensors compute(const Tensors& inputs);         // in the grad mode at hand, with the parameters there
   bool needs_graph(const Tensors& inputs) const;
+  void keep();                                    // what is gathered, until backward
 
   Runtime& runtime_;
   Module& module_;
@@ -45,6 +50,7 @@ class Unit final : public Runner {
   UnitGradients gradients_;
   bool trainable_;
   bool trains_below_;                             // or of a unit below
+  bool kept_ = false;
 };
 
 }  // namespace fsdpctl::train

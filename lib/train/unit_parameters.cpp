@@ -117,36 +117,49 @@ at::Tensor UnitParameters::take_initial_master(size_t parameter) {
   return master;
 }
 
+void UnitParameters::start_copy() {
+  if (!runtime_.offload || runtime_.mesh.shards() == 1 || layout_.full_count == 0 || state_ != State::sharded || staged_) return;
+  const uint64_t bytes = bytes_of(layout_.shard_count);
+  staged_ = runtime_.memory.allocate(Place::device, bytes, unit_, "shard to be gathered");
+  to_device_ = runtime_.memory.copy(staged_, 0, local_, 0, bytes);
+}
+
+void UnitParameters::finish_copy() {
+  if (!to_device_) return;
+  to_device_.wait();
+  to_device_ = Copy();
+}
+
+void UnitParameters::prefetch() {
+  if (runtime_.offload && runtime_.mesh.shards() > 1 && state_ == State::sharded && !staged_) {
+    start_copy();
+  } else {
+    start_gather();
+  }
+}
+
 void UnitParameters::start_gather() {
   if (in_place_ || layout_.full_count == 0 || state_ != State::sharded) return;
   const Mesh& mesh = runtime_.mesh;
-  const uint64_t shard_bytes = bytes_of(layout_.shard_count);
+  start_copy();
   full_ = runtime_.memory.allocate(Place::device, bytes_of(layout_.full_count), unit_, "gathered parameters");
   if (!layout_.gathered_is_full) {
     gathered_ = runtime_.memory.allocate(Place::device, bytes_of(layout_.gathered_count()), unit_, "parameters of each rank");
   }
   MemoryBlock& target = layout_.gathered_is_full ? full_ : gathered_;
-  state_ = State::gathering;
-  if (runtime_.offload) {
-    to_device_ = runtime_.memory.copy(target, static_cast<uint64_t>(mesh.shard_rank()) * shard_bytes, local_, 0, shard_bytes);
+  if (mesh.shards() == 1) {   // and offload: else the shard is in place
+    to_device_ = runtime_.memory.copy(target, 0, local_, 0, bytes_of(layout_.shard_count));
   } else {
-    gather_ = mesh.shard->start_all_gather({dtype_, local_.data(), layout_.shard_count},
+    finish_copy();
+    const void* shard = staged_ ? staged_.data() : local_.data();
+    gather_ = mesh.shard->start_all_gather({dtype_, shard, layout_.shard_count},
                                            {dtype_, target.mutable_data(), layout_.gathered_count()}, unit_);
   }
+  state_ = State::gathering;
 }
 
 void UnitParameters::finish_gather() {
-  const Mesh& mesh = runtime_.mesh;
-  MemoryBlock& target = layout_.gathered_is_full ? full_ : gathered_;
-  if (to_device_) {
-    to_device_.wait();
-    to_device_ = Copy();
-    if (mesh.shards() > 1) {
-      const auto own = static_cast<uint64_t>(mesh.shard_rank()) * bytes_of(layout_.shard_count);
-      gather_ = mesh.shard->start_all_gather({dtype_, bytes_of_block(target) + own, layout_.shard_count},
-                                             {dtype_, target.mutable_data(), layout_.gathered_count()}, unit_);
-    }
-  }
+  finish_copy();
   if (gather_ != nullptr) std::exchange(gather_, nullptr)->wait();
   if (!layout_.gathered_is_full) {
     for (const ShardRun& run : layout_.runs) {
@@ -157,6 +170,7 @@ void UnitParameters::finish_gather() {
     }
     gathered_.reset();
   }
+  staged_.reset();
   put_under(full_.mutable_data(), full_.bytes());
   state_ = State::gathered;
 }
@@ -180,7 +194,12 @@ void UnitParameters::release() noexcept {
 }
 
 void UnitParameters::drop_unused() {
-  if (users_ > 0 || state_ == State::sharded) return;
+  if (users_ > 0) return;
+  if (state_ == State::sharded) {
+    finish_copy();
+    staged_.reset();
+    return;
+  }
   if (state_ == State::gathering) finish_gather();
   ++users_;
   release();

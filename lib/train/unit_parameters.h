@@ -38,8 +38,11 @@ class UnitParameters {
   // Its first value in float32, given out once; undefined where local() is float32 itself, or when it is gone.
   at::Tensor take_initial_master(size_t parameter);
 
-  // Begins to gather, unless it is done already. Ranks do this in the same order.
+  // With offload and other ranks: begins to copy the shard to the device, unless that is done already.
+  void start_copy();
+  // Begins to gather, unless it is done already. Ranks do this in the same order. Waits for the shard's copy.
   void start_gather();
+  void prefetch();         // start_gather(), or, where the shard's copy was not begun earlier, that alone
   void acquire();          // the slots can be read until release(); nests
   void release() noexcept;
   void drop_unused();      // what was gathered and acquired by nobody
@@ -48,6 +51,7 @@ class UnitParameters {
  private:
   enum class State : uint8_t { sharded, gathering, gathered };
   void fill_slots();
+  void finish_copy();
   void finish_gather();
   void put_under(void* memory, uint64_t bytes);
   uint64_t bytes_of(uint64_t count) const { return count * item_size(dtype_); }
@@ -64,6 +68,7 @@ class UnitParameters {
   c10::Storage storage_;             // what the slots' tensors are views of
   State state_ = State::sharded;
   int users_ = 0;
+  MemoryBlock staged_;               // with offload and other ranks: the shard on the device, until it is gathered
   MemoryBlock full_, gathered_;      // gathered_: only where the layout needs a copy
   Copy to_device_;
   std::unique_ptr<Pending> gather_;
