@@ -144,6 +144,49 @@ TEST_F(FsdpModelTest, FrozenAndUnusedParametersHaveNoGradient) {
   EXPECT_FALSE(model(std::move(frozen))->forward({x_})[0].requires_grad());
 }
 
+// y = w x, and on the first micro-batch also + b; c is never used.
+class Sometimes : public Module {
+ public:
+  Sometimes() : Module("Sometimes") {
+    for (const char* name : {"w", "b", "c"}) slots_.push_back(add_parameter(name, {5}, {Initial::uniform, 1}));
+  }
+  Tensors forward(const Tensors& inputs) override {
+    const at::Tensor y = inputs[0] * slots_[0]->value;
+    return {micro_batch().index == 0 ? y + slots_[1]->value : y};
+  }
+
+ private:
+  std::vector<ParameterSlot> slots_;
+};
+
+TEST(FsdpGradients, WhatOneRankAloneHasIsTheSumAndTheRestIsZero) {
+  for (const ShardPlacement placement : {ShardPlacement::flat, ShardPlacement::per_parameter}) {
+    on_mesh(2, 1, [&](const Mesh& mesh, int rank) {
+      DeviceOptions poisoned;
+      poisoned.poison = true;   // what is not written is NaN
+      const std::unique_ptr<Device> device = open_device("cpu", poisoned);
+      FsdpOptions options;
+      options.placement = placement;
+      FsdpModel model(std::make_unique<Sometimes>(), mesh, options, *device);
+      model.initialize(1);
+      MicroBatch micro_batch;
+      micro_batch.index = static_cast<uint64_t>(rank);
+      model.backward(model.forward({at::ones({3, 5})}, micro_batch)[0].sum());
+      const std::vector<float> expected = {6, 3, 0};   // w on both ranks, b on the first
+      for (size_t i = 0; i < 3; ++i) {
+        ParameterShard& shard = *model.shards()[i];
+        EXPECT_EQ(shard.has_gradient(), i == 0 || (i == 1 && rank == 0));
+        const at::Tensor gradient = shard.gradient();
+        ASSERT_TRUE(gradient.defined());
+        EXPECT_TRUE(at::equal(gradient, at::ones({gradient.numel()}) * expected[i])) << i;
+      }
+      model.average_gradients(2);
+      const at::Tensor mean = model.shards()[0]->gradient();
+      EXPECT_TRUE(at::equal(mean, at::ones({mean.numel()}) * 3));
+    });
+  }
+}
+
 TEST_F(FsdpModelTest, InputsGetGradientsThroughUnits) {
   const at::Tensor leaf = at::randn({3, 5}).set_requires_grad(true);
   const auto m = model(chain({true, true}));
