@@ -1,9 +1,10 @@
 // resolve_pieces of lib/ckpt/checkpoint.h: encoded items become raw bytes, in parallel, findings in order.
+#include "lib/ckpt/resolve.h"
+
 #include <exception>
 #include <memory>
 
 #include "lib/base/parallel.h"
-#include "lib/ckpt/checkpoint.h"
 #include "lib/ckpt/piece_check.h"
 #include "lib/ckpt/piece_order.h"
 
@@ -26,7 +27,6 @@ std::vector<Piece*> encoded_pieces(Checkpoint& checkpoint) {
   for (Piece& p : checkpoint.pieces) {
     if (p.encoding == Encoding::item) pieces.push_back(&p);
   }
-  sort_by_place(pieces);
   return pieces;
 }
 
@@ -52,8 +52,13 @@ void resolve_run(const Checkpoint& checkpoint, Run& run) {
 }  // namespace
 
 void resolve_pieces(Checkpoint& checkpoint, int threads, FindingSink& sink) {
-  const std::vector<Piece*> pieces = encoded_pieces(checkpoint);
+  resolve_some(checkpoint, encoded_pieces(checkpoint), threads, sink);
+}
+
+void resolve_some(Checkpoint& checkpoint, std::vector<Piece*> pieces, int threads, FindingSink& sink) {
+  std::erase_if(pieces, [](const Piece* piece) { return piece->encoding != Encoding::item; });
   if (pieces.empty()) return;
+  sort_by_place(pieces);
   if (!checkpoint.resolver) throw Error(Exit::unsupported, "nothing can decode this checkpoint's items");
   const std::vector<std::unique_ptr<Run>> runs = runs_of(pieces, sink.strict());
 

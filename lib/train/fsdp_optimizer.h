@@ -80,6 +80,7 @@ class FSDPadaptOptimizer {
 
   // ---- what the source lacks
   double last_grad_norm() const { return last_grad_norm_; }   // of the last step, unscaled; infinity when it was skipped
+  OptimizerKind kind() const { return kind_; }
   double max_norm() const { return max_norm_; }
   uint64_t skipped_in_a_row() const { return skipped_in_a_row_; }
   const DynamicGradScaler& scaler() const { return scaler_; }

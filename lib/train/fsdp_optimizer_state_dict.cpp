@@ -7,79 +7,13 @@
 //                       max_norm, lr_schedule
 //
 // Tensors are local shards: rows of the parameter where placement is per parameter, else flat.
-#include <initializer_list>
-
 #include "lib/train/fsdp_optimizer.h"
+#include "lib/train/optimizer_values.h"
 
 namespace fsdpctl::train {
 namespace {
 
-Value dict(std::initializer_list<std::pair<const char*, Value>> entries) {
-  std::vector<Entry> made;
-  for (const auto& [key, value] : entries) made.push_back({Value::string(key), value});
-  return Value::mapping(Kind::dict, std::move(made));
-}
-
-Value integer(uint64_t value) { return Value::integer(static_cast<int64_t>(value)); }
-
-Value list(std::vector<Value> items) { return Value::sequence(Kind::list, std::move(items)); }
-
 void append(std::vector<Entry>& entries, const char* key, Value value) { entries.push_back({Value::string(key), std::move(value)}); }
-
-Value group_value(OptimizerKind kind, const ParamGroup& group, size_t first_id) {
-  const GroupOptions& o = group.options;
-  std::vector<Entry> entries;
-  append(entries, "lr", Value::real(o.lr));
-  if (kind == OptimizerKind::sgd) {
-    append(entries, "momentum", Value::real(o.momentum));
-    append(entries, "dampening", Value::integer(0));
-    append(entries, "weight_decay", Value::real(o.weight_decay));
-    append(entries, "nesterov", Value::boolean(false));
-  } else {
-    append(entries, "betas", Value::sequence(Kind::tuple, {Value::real(o.beta1), Value::real(o.beta2)}));
-    append(entries, "eps", Value::real(o.eps));
-    append(entries, "weight_decay", Value::real(o.weight_decay));
-    append(entries, "amsgrad", Value::boolean(false));
-  }
-  append(entries, "maximize", Value::boolean(false));
-  append(entries, "foreach", Value());
-  if (kind != OptimizerKind::sgd) append(entries, "capturable", Value::boolean(false));
-  append(entries, "differentiable", Value::boolean(false));
-  append(entries, "fused", Value());
-  if (kind != OptimizerKind::sgd) append(entries, "decoupled_weight_decay", Value::boolean(kind == OptimizerKind::adamw));
-  append(entries, "initial_lr", Value::real(group.initial_lr));
-  std::vector<Value> ids;
-  for (size_t i = 0; i < group.parameters.size(); ++i) ids.push_back(integer(first_id + i));
-  append(entries, "params", list(std::move(ids)));
-  return Value::mapping(Kind::dict, std::move(entries));
-}
-
-Value scaler_value(const GradScalerOptions& o) {
-  return dict({{"initial_scale", Value::real(o.initial_scale)},
-               {"growth_factor", Value::real(o.growth_factor)},
-               {"backoff_factor", Value::real(o.backoff_factor)},
-               {"growth_interval", integer(o.growth_interval)},
-               {"min_scale", Value::real(o.min_scale)},
-               {"max_scale", Value::real(o.max_scale)},
-               {"hysteresis", integer(o.hysteresis)},
-               {"dtype", Value::string(dtype_name(o.dtype))}});
-}
-
-Value schedule_value(const LrSchedule& schedule, std::span<const ParamGroup> groups) {
-  std::vector<Value> base, last;
-  for (const ParamGroup& group : groups) {
-    base.push_back(Value::real(group.initial_lr));
-    last.push_back(Value::real(group.options.lr));
-  }
-  const LrScheduleOptions& o = schedule.options();
-  return dict({{"kind", Value::string(schedule_name(o.kind))},
-               {"warmup_steps", integer(o.warmup_steps)},
-               {"total_steps", integer(o.total_steps)},
-               {"min_lr", Value::real(o.min_lr)},
-               {"last_epoch", integer(schedule.taken())},
-               {"base_lrs", list(std::move(base))},
-               {"_last_lr", list(std::move(last))}});
-}
 
 // {0: [value of the first parameter of group 0, ...], 1: ...}.
 template <class ValueOf>
@@ -89,7 +23,7 @@ Value by_group(std::span<const ParamGroup> groups, ValueOf value_of) {
   for (size_t g = 0; g < groups.size(); ++g) {
     std::vector<Value> items;
     for (size_t i = 0; i < groups[g].parameters.size(); ++i) items.push_back(value_of(id++));
-    entries.push_back({integer(g), list(std::move(items))});
+    entries.push_back({count_value(g), list_value(std::move(items))});
   }
   return Value::mapping(Kind::dict, std::move(entries));
 }
@@ -97,7 +31,7 @@ Value by_group(std::span<const ParamGroup> groups, ValueOf value_of) {
 Value shape_value(const std::vector<int64_t>& shape) {
   std::vector<Value> sizes;
   for (const int64_t size : shape) sizes.push_back(Value::integer(size));
-  return list(std::move(sizes));
+  return list_value(std::move(sizes));
 }
 
 }  // namespace
@@ -106,21 +40,22 @@ Value FSDPadaptOptimizer::groups_value() const {
   std::vector<Value> groups;
   size_t id = 0;
   for (const ParamGroup& group : groups_) {
-    groups.push_back(group_value(kind_, group, id));
-    id += group.parameters.size();
+    std::vector<Value> ids;
+    for (size_t i = 0; i < group.parameters.size(); ++i) ids.push_back(count_value(id++));
+    groups.push_back(group_value(kind_, group, std::move(ids)));
   }
-  return list(std::move(groups));
+  return list_value(std::move(groups));
 }
 
 Value FSDPadaptOptimizer::meta_value() const {
-  return dict({
+  return dict_value({
       {"version", Value::integer(1)},
       {"optimizer", Value::string(optimizer_class(kind_))},
       {"world_size", Value::integer(ranks_.size())},
       {"rank", Value::integer(ranks_.rank())},
       {"names", by_group(groups_, [&](size_t id) { return Value::string(parameter(id).fqn); })},
       {"global_shapes", by_group(groups_, [&](size_t id) { return shape_value(parameter(id).shape); })},
-      {"offsets", by_group(groups_, [&](size_t id) { return integer(parameter(id).begin); })},
+      {"offsets", by_group(groups_, [&](size_t id) { return count_value(parameter(id).begin); })},
       {"scaler", scaler_value(scaler_.options())},
       {"max_norm", Value::real(max_norm_)},
       {"lr_schedule", schedule_value(schedule_, groups_)},
@@ -153,13 +88,13 @@ StateDict FSDPadaptOptimizer::state_dict() const {
       const std::vector<float> step{static_cast<float>(state_.step(id))};
       states[id].insert(states[id].begin(), {Value::string("step"), result.add(make_state_tensor(DType::float32, {}, step))});
     }
-    state.push_back({integer(id), Value::mapping(Kind::dict, std::move(states[id]))});
+    state.push_back({count_value(id), Value::mapping(Kind::dict, std::move(states[id]))});
   }
-  const Value scaler = dict({{"_scale", Value::real(scaler_.scale())},
-                             {"_growth_step", integer(scaler_.growth_step())},
-                             {"_hysteresis_step", integer(scaler_.hysteresis_step())}});
-  const Value base = dict({{"state", Value::mapping(Kind::dict, std::move(state))}, {"param_groups", groups_value()}});
-  result.tree = dict({{"grad_scaler", scaler},
+  const Value scaler = dict_value({{"_scale", Value::real(scaler_.scale())},
+                             {"_growth_step", count_value(scaler_.growth_step())},
+                             {"_hysteresis_step", count_value(scaler_.hysteresis_step())}});
+  const Value base = dict_value({{"state", Value::mapping(Kind::dict, std::move(state))}, {"param_groups", groups_value()}});
+  result.tree = dict_value({{"grad_scaler", scaler},
                       {"base_optim_states", base},
                       {"flat_fp32_weights", by_group(groups_, [&](size_t id) { return masters[id]; })},
                       {"meta", meta_value()}});

@@ -34,7 +34,8 @@ struct RestoreReport {
   std::vector<std::string> started_anew;   // by name: "optimizer.state.layers.0.weight", "scheduler", "samples"
   std::vector<std::string> not_used;       // in the checkpoint, but not in this run
   std::vector<std::string> widened;        // names of 16-bit weights that became masters
-  std::vector<ConfigChange> config_changes;
+  std::vector<std::string> assumed;        // what the checkpoint does not say, in sentences
+  std::vector<ConfigChange> config_changes;   // of keys; where the checkpoint has no configuration, of its param groups
 };
 
 // Collective over `world`, all ranks of the run. Every rank checks all it needs and reads it, ranks agree, then all change their state. An

@@ -102,36 +102,6 @@ Error another_optimizer(std::string path, OptimizerKind kind, std::string_view f
       .saw(std::string(optimizer_class(kind)), std::string(found));
 }
 
-SavedGroup read_group(const Value& group, OptimizerKind kind, const std::string& path) {
-  const bool has_betas = group.find("betas") != nullptr;
-  if (has_betas == (kind == OptimizerKind::sgd) && (has_betas || group.find("momentum") != nullptr)) {
-    throw another_optimizer(path, kind, has_betas ? "Adam or AdamW" : "SGD");
-  }
-  for (const char* name : {"amsgrad", "maximize", "nesterov", "dampening"}) refuse_option(group, name, path);
-  SavedGroup saved;
-  GroupOptions& o = saved.options;
-  o.lr = require_number(group, "lr", path);
-  o.weight_decay = require_number(group, "weight_decay", path);
-  saved.initial_lr = group.find("initial_lr") != nullptr ? require_number(group, "initial_lr", path) : o.lr;
-  if (kind == OptimizerKind::sgd) {
-    o.momentum = require_number(group, "momentum", path);
-    return saved;
-  }
-  o.eps = require_number(group, "eps", path);
-  const Value* betas = group.find("betas");
-  const auto is_real = [](const Value& v) { return v.is(Kind::real); };
-  if (betas == nullptr || !betas->is_sequence() || betas->items().size() != 2 || !is_real(betas->items()[0]) || !is_real(betas->items()[1])) {
-    throw damaged(path + ".betas", "two numbers", "something else");
-  }
-  o.beta1 = betas->items()[0].as_real();
-  o.beta2 = betas->items()[1].as_real();
-  const Value* decoupled = group.find("decoupled_weight_decay");
-  if (decoupled != nullptr && decoupled->is(Kind::boolean) && decoupled->as_boolean() != (kind == OptimizerKind::adamw)) {
-    throw another_optimizer(path, kind, decoupled->as_boolean() ? "AdamW" : "Adam");
-  }
-  return saved;
-}
-
 void read_masters(SavedOptimizer& saved, const StateDict& dict, const Value& group, size_t g, const Value& masters) {
   const std::string path = fmt::format("flat_fp32_weights.{}", g);
   const Value& ids = require(group, "params", Kind::list, fmt::format("base_optim_states.param_groups.{}", g));
@@ -249,6 +219,36 @@ void take_names(SavedOptimizer& saved, std::span<const std::string> names) {
 
 }  // namespace
 
+SavedGroup read_saved_group(const Value& group, OptimizerKind kind, const std::string& path) {
+  const bool has_betas = group.find("betas") != nullptr;
+  if (has_betas == (kind == OptimizerKind::sgd) && (has_betas || group.find("momentum") != nullptr)) {
+    throw another_optimizer(path, kind, has_betas ? "Adam or AdamW" : "SGD");
+  }
+  for (const char* name : {"amsgrad", "maximize", "nesterov", "dampening"}) refuse_option(group, name, path);
+  SavedGroup saved;
+  GroupOptions& o = saved.options;
+  o.lr = require_number(group, "lr", path);
+  o.weight_decay = require_number(group, "weight_decay", path);
+  saved.initial_lr = group.find("initial_lr") != nullptr ? require_number(group, "initial_lr", path) : o.lr;
+  if (kind == OptimizerKind::sgd) {
+    o.momentum = require_number(group, "momentum", path);
+    return saved;
+  }
+  o.eps = require_number(group, "eps", path);
+  const Value* betas = group.find("betas");
+  const auto is_real = [](const Value& v) { return v.is(Kind::real); };
+  if (betas == nullptr || !betas->is_sequence() || betas->items().size() != 2 || !is_real(betas->items()[0]) || !is_real(betas->items()[1])) {
+    throw damaged(path + ".betas", "two numbers", "something else");
+  }
+  o.beta1 = betas->items()[0].as_real();
+  o.beta2 = betas->items()[1].as_real();
+  const Value* decoupled = group.find("decoupled_weight_decay");
+  if (decoupled != nullptr && decoupled->is(Kind::boolean) && decoupled->as_boolean() != (kind == OptimizerKind::adamw)) {
+    throw another_optimizer(path, kind, decoupled->as_boolean() ? "AdamW" : "Adam");
+  }
+  return saved;
+}
+
 SavedOptimizer read_saved_optimizer(const StateDict& dict, OptimizerKind kind, std::span<const std::string> names) {
   if (!dict.tree.is_mapping()) throw damaged("", "a mapping", "something else");
   SavedOptimizer saved;
@@ -268,7 +268,7 @@ SavedOptimizer read_saved_optimizer(const StateDict& dict, OptimizerKind kind, s
     if (!groups[g].is_mapping()) throw damaged(path, "a mapping", "something else");
     const auto found = masters.find(std::to_string(g));
     if (found == masters.end()) throw damaged(fmt::format("flat_fp32_weights.{}", g), "a list", "nothing");
-    saved.groups.push_back(read_group(groups[g], kind, path));
+    saved.groups.push_back(read_saved_group(groups[g], kind, path));
     read_masters(saved, dict, groups[g], g, *found->second);
   }
   auto states = by_key(require_mapping(base, "state", "base_optim_states"));

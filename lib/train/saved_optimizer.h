@@ -41,6 +41,9 @@ struct SavedOptimizer {
   uint64_t steps_taken = 0;                    // by the schedule
 };
 
+// An item of param_groups, its `params` apart. Errors as below.
+SavedGroup read_saved_group(const Value& group, OptimizerKind kind, const std::string& path);
+
 // `names`: of the parameters, by id, for a dict without meta. Error(damaged) for what is missing or malformed, with its
 // path in the dict; Error(refused) for another optimizer, for an option that this one lacks, and for a dict without meta
 // when there are not as many names.

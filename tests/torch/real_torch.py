@@ -19,6 +19,7 @@ import sys
 
 from harness import Harness, differences, skip
 from made_checkpoints import made_checkpoints
+from resumed import resuming
 
 
 def without_counters(values):
@@ -235,8 +236,9 @@ def training(h):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["conversions", "training"])
+    parser.add_argument("what", choices=["conversions", "training", "resuming"])
     parser.add_argument("--fsdpctl", required=True)
+    parser.add_argument("--trainer", help="train_steps; for resuming")
     parser.add_argument("--fixtures", required=True)
     options = parser.parse_args()
     if not os.path.exists(os.path.join(options.fixtures, "gen/oracle.py")):
@@ -246,9 +248,10 @@ def main():
     except ImportError:
         skip("real PyTorch is not installed: scripts/setup.sh torch")
     options.fsdpctl = os.path.abspath(options.fsdpctl)
+    options.trainer = options.trainer and os.path.abspath(options.trainer)
     sys.path.insert(0, os.path.join(options.fixtures, "gen"))
     harness = Harness(options)
-    {"conversions": conversions, "training": training}[options.what](harness)
+    {"conversions": conversions, "training": training, "resuming": resuming}[options.what](harness)
     return harness.finish()
 
 
