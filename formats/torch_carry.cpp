@@ -1,9 +1,12 @@
 #include "formats/torch_carry.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -44,13 +47,19 @@ std::string refusal(const Value& value) {
 
 class Refusals {
  public:
-  explicit Refusals(FindingSink& sink) : sink_(sink) {}
+  // One finding for all values of a kind.
+  void report(FindingSink& sink) const {
+    for (const auto& [why, first, values] : kinds_) {
+      const std::string all = values == 1 ? why : fmt::format("{}; the first of {} such values", why, values);
+      sink.report(warning("torch.load needs weights_only=False for this value").key(first).found_only(all));
+    }
+  }
 
   void visit(const Value& value) {
     if (value.is(Kind::string)) return;   // most of a big tree
     if (value.identity() != nullptr && !seen_.insert(value.identity()).second) return;
     if (std::string why = refusal(value); !why.empty()) {
-      sink_.report(warning("torch.load needs weights_only=False for this value").key(path_).found_only(std::move(why)));
+      add(std::move(why));
       if (!value.is(Kind::frozenset) && !value.is(Kind::default_dict)) return;   // said of the whole
     }
     if (value.is_sequence()) {
@@ -77,14 +86,29 @@ class Refusals {
     path_.resize(length);
   }
 
-  FindingSink& sink_;
+  void add(std::string why) {
+    const auto [found, is_new] = number_of_.try_emplace(why, kinds_.size());
+    if (is_new) kinds_.push_back({std::move(why), path_, 0});
+    ++kinds_[found->second].values;
+  }
+
+  struct SameReason {
+    std::string why, first;   // the path of the first such value
+    uint64_t values = 0;
+  };
+  std::vector<SameReason> kinds_;   // in the order of the tree
+  std::unordered_map<std::string, size_t> number_of_;
   std::string path_;
   std::unordered_set<const void*> seen_;
 };
 
 }  // namespace
 
-void report_unloadable_values(const Checkpoint& checkpoint, FindingSink& sink) { Refusals(sink).visit(checkpoint.tree); }
+void report_unloadable_values(const Checkpoint& checkpoint, FindingSink& sink) {
+  Refusals refusals;
+  refusals.visit(checkpoint.tree);
+  refusals.report(sink);
+}
 
 void report_copied_views(const Checkpoint& checkpoint, FindingSink& sink) {
   std::vector<const Piece*> pieces;

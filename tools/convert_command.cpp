@@ -121,6 +121,12 @@ std::string identity(const Options& options) {
                      options.fill_missing);
 }
 
+void note_if_nothing_was_stripped(const std::vector<Change>& changes, Printer& printer) {
+  const auto renamed = [](const Change& change) { return change.kind == "renamed"; };
+  if (std::any_of(changes.begin(), changes.end(), renamed)) return;
+  printer.remark(note("--strip-wrappers found no wrapper").found_only("'module.' is one only where every name begins with it; --rename takes others away"));
+}
+
 Exit run_convert(const Options& options, const Context& context) {
   const Selection selection = make_selection(options);
   check_fit(options);
@@ -133,6 +139,7 @@ Exit run_convert(const Options& options, const Context& context) {
   Job job;
   job.changes = changes_of_beside(opened);
   Checkpoint selected = select(opened.checkpoint, selection, job.changes);
+  if (options.strip_wrappers && options.rename.empty()) note_if_nothing_was_stripped(job.changes, context.printer);
   // Formats of several ranks are DCP's, which know no keys but text; all others keep every kind of key.
   if (!options.format->capabilities().world_size) selected = with_integer_ids(selected, job.changes);
   job.verb = "convert";

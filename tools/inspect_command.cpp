@@ -96,11 +96,15 @@ Run declare(CLI::App& app, const FormatList&) {
   app.add_flag("--pieces", options->pieces, "list pieces: where each box of each tensor lies");
   app.add_flag("--groups", options->groups, "list optimizer param groups with their hyperparameters and parameters");
   app.add_flag("--extra", options->extra, "list everything besides the tensors of model and optimizer");
-  app.add_option("--name", options->name, "only what matches, by key or FQN; * matches dots too")->type_name("GLOB");
+  app.add_option("--name", options->name, "only what matches, by key or FQN (* matches dots, too); alone: --tensors")->type_name("GLOB");
   app.add_flag("--fingerprint", options->fingerprint, "read the data: CRC-64/XZ of each tensor and of the checkpoint");
   app.add_flag("--sha256", options->sha256, "read the data: SHA-256 of each tensor's row-major little-endian bytes");
   app.add_flag("--follow-links", options->follow_links, "follow symbolic links that lead out of the checkpoint");
-  return [options](const Context& context) { return run_inspect(*options, context); };
+  return [options](const Context& context) {
+    const bool lists = options->tensors || options->pieces || options->groups || options->extra;
+    options->tensors = options->tensors || (!lists && !options->name.empty());
+    return run_inspect(*options, context);
+  };
 }
 
 }  // namespace
