@@ -213,7 +213,7 @@ Exit write_output(Job job, const OutputOptions& options, const Context& context)
   check_carried(job, target, context.printer);
   FindingSink sink;
   PublishResult result;
-  {
+  try {
     EngineSession session(context.printer, job.verb);
     PublishOptions how;
     how.engine = session.options();
@@ -225,6 +225,9 @@ Exit write_output(Job job, const OutputOptions& options, const Context& context)
         fmt::format("{} {} {} {}", job.arguments, job.format->name(), job.world_size, target.max_shard_bytes);
     how.changes = job.changes;
     result = publish(*job.checkpoint, *job.format, target, output, how, sink);
+  } catch (const Error&) {
+    context.printer.remarks(sink.all());
+    throw;
   }
   context.printer.remarks(sink.all());
   print_result(job, options, result, context.printer);

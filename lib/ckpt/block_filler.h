@@ -21,6 +21,10 @@ class BlockFiller {
 
   // Bytes [offset, offset + block.size()) of the file. Adds what it learns to `record`.
   void fill(const FileLayout& layout, uint64_t offset, std::span<std::byte> block, JobRecord& record);
+  // The opposite: `block` was read from a file that fill() made earlier. False where anything but a tensor's bytes differs (late
+  // segments aside); of those only the sums are known, and added to `record` as fill() would. The source is read for no more than
+  // elements that lie across the ends of the block. Does not change the block.
+  bool check(const FileLayout& layout, uint64_t offset, std::span<std::byte> block, JobRecord& record);
 
  private:
   struct Block {
@@ -28,10 +32,15 @@ class BlockFiller {
     uint64_t begin, end;         // in the file
     std::byte* memory;
     JobRecord& record;
+    bool fills = true;           // false: compares
+    bool same = true;            // as far as compared
   };
-  void fill_item(const Block& block, uint64_t item);
-  uint32_t fill_tensor(const Block& block, uint64_t item, const Segment& segment);
-  void fill_rendered(const Block& block, uint64_t item, const Segment& segment);
+  void visit_items(Block& block);
+  void fill_item(Block& block, uint64_t item);
+  uint32_t fill_tensor(Block& block, uint64_t item, const Segment& segment);
+  void fill_rendered(Block& block, uint64_t item, const Segment& segment);
+  void put(Block& block, uint64_t offset, std::span<const std::byte> bytes) const;
+  GatherResult take(const Block& block, const Segment& segment, uint64_t begin, uint64_t end, std::span<std::byte> bytes, GatherWants wants);
   void add_part(const Block& block, TensorIndex t, uint64_t bytes, const GatherResult& result);
 
   const Checkpoint& checkpoint_;

@@ -42,16 +42,18 @@ struct TransferResult {
   std::vector<TensorSum> tensors;
   uint64_t bytes_written = 0;
   uint64_t bytes_resumed = 0;                  // taken over from the journal
+  uint64_t bytes_redone = 0;                   // of those written: in the journal, but no longer what was written then
 };
 
 // Where finished jobs are noted, so that they are not done again.
 struct Journals {
   std::string own;                             // appended to; empty: none is kept
   std::vector<std::string> others;             // of other processes with the same plan; only read
+  bool check = true;                           // read what they tell of once more, before it is believed
 };
 
-// Writes plan's files below `directory` (created as needed; sizes set first), but for the jobs found in a journal. Every
-// file is synced before return.
+// Writes plan's files below `directory` (created as needed; sizes set first), but for the jobs found in a journal whose
+// bytes are still those that were written. Every file is synced before return.
 TransferResult transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std::string& directory,
                         const Journals& journals, const EngineOptions& options);
 

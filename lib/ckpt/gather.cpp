@@ -7,6 +7,7 @@
 #include "lib/base/checksum.h"
 #include "lib/base/element_ops.h"
 #include "lib/ckpt/piece_copy.h"
+#include "lib/ckpt/region_walk.h"
 #include "lib/ckpt/running_crc.h"
 #include "lib/ckpt/source_reader.h"
 
@@ -18,21 +19,6 @@ constexpr uint64_t kStage = 256 << 10;   // of what is staged, and of what is ca
 constexpr uint64_t kShortRun = 512;
 
 using Numbers = std::array<int64_t, kMaxAxes>;
-
-// The memory layout of a box: row-major, `item` bytes per element, and its place in the tensor.
-Walk walk_of(const Box& box, Dims shape, uint32_t item) {
-  Walk walk;
-  walk.item = item;
-  int64_t near = item, far = item, logical = 0;
-  for (size_t d = shape.size(); d-- > 0;) {
-    walk.push({box.size[d], near, near, far});
-    logical += box.offset[d] * far;
-    near *= box.size[d];
-    far *= shape[d];
-  }
-  walk.logical = static_cast<uint64_t>(logical);
-  return walk;
-}
 
 // Calls visit(run) for each contiguous run of a walk in the target.
 template <class Visit>
@@ -132,23 +118,13 @@ void Gatherer::Impl::cast_range(Call& call, uint64_t begin, uint64_t end, std::s
   uncast.resize(kStage);
   call.wants.crc32 = false;   // of the stored elements, it is of no use
   RunningCrc64 crc(count(call.info.shape) * out_item);
-  Arena arena;
-  Numbers offset;
   for (uint64_t done = begin; done < end; done += part) {
     const uint64_t n = std::min(part, end - done);
     const std::span<std::byte> from = std::span(uncast).first(n * call.item);
     const std::span<std::byte> to = out.subspan((done - begin) * out_item, n * out_item);
     copy_range(call, done, done + n, from);
     result.casts += cast(call.stored, call.info.dtype, from, to);
-    if (!call.wants.sums) continue;
-    const std::byte* at = to.data();
-    for (const Box& box : flat_range_boxes(arena, call.region.size, done, done + n)) {
-      for (size_t d = 0; d < box.offset.size(); ++d) offset[d] = call.region.offset[d] + box.offset[d];
-      const Box absolute = {std::span(offset).first(box.offset.size()), box.size};
-      const Walk walk = walk_of(absolute, call.info.shape, out_item);
-      add_runs(crc, at, walk.used(), out_item, walk.logical);
-      at += walk.bytes();
-    }
+    if (call.wants.sums) add_elements(crc, to.data(), call.region, call.info.shape, out_item, done, done + n);
   }
   result.crc64 = crc.contribution();
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <initializer_list>
 #include <iterator>
@@ -101,6 +102,13 @@ void add_numbers(std::string& line, std::initializer_list<uint64_t> numbers) {
 }
 
 }  // namespace
+
+bool same_output(const JobRecord& a, const JobRecord& b) {
+  const auto same_tensor = [](const TensorPart& x, const TensorPart& y) { return x.tensor == y.tensor && x.bytes == y.bytes && x.crc64 == y.crc64; };
+  const auto same_item = [](const ItemPart& x, const ItemPart& y) { return x.item == y.item && x.crc32 == y.crc32; };
+  return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same_tensor) &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), same_item);
+}
 
 void read_journal(const std::string& path, uint64_t plan, const JournalVisitor& visit) {
   if (stat_path(path).kind == FileKind::file) read_lines(FileHandle::open_read(path), plan, visit);

@@ -37,6 +37,9 @@ struct JobRecord {
   std::vector<PieceRange> ranges;   // of pieces with a CRC-32 that it read in part
 };
 
+// Whether two jobs left the same bytes, as far as sums tell.
+bool same_output(const JobRecord& a, const JobRecord& b);
+
 // Of each job that the journal calls finished; false ends the journal there, as if this line and those behind it had not
 // been written.
 using JournalVisitor = std::function<bool(const JobRecord&)>;

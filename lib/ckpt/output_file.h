@@ -22,6 +22,7 @@ class OutputFile {
 
   void write(uint64_t offset, std::span<const std::byte> bytes);
   void write_buffered(uint64_t offset, std::span<const std::byte> bytes) { buffered_.write(offset, bytes); }
+  void read(uint64_t offset, std::span<std::byte> bytes) const { buffered_.read(offset, bytes); }
   void sync() { buffered_.sync(); }
   void close();
 

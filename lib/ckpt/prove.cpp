@@ -15,6 +15,7 @@ namespace fsdpctl {
 namespace {
 
 constexpr std::string_view kDiffers = "output differs from its source", kUnreadable = "output cannot be read by its own reader";
+constexpr std::string_view kAgain = "where this happens again, the disk or its driver loses data";
 
 Error differs(std::string_view key, std::string expected, std::string found) {
   return Error(Exit::failed, std::string(kDiffers)).key(std::string(key)).saw(std::move(expected), std::move(found));
@@ -165,6 +166,23 @@ Proof reopen(const Checkpoint& written, const Format& format, const std::string&
   return proof;
 }
 
+namespace {
+
+// The output's own sums may find it out first: what is damaged then is not the source.
+std::vector<TensorSum> sums_on_disk(const Checkpoint& output, const EngineOptions& options) try {
+  return fingerprint(output, {}, options);
+} catch (const Error& e) {
+  if (e.code() != Exit::damaged) throw;
+  Finding finding = e.finding();
+  finding.found = finding.what + (finding.saw_text().empty() ? "" : ": " + finding.saw_text()) + "; " + std::string(kAgain);
+  finding.expected.clear();
+  finding.what = kDiffers;
+  finding.code = Exit::failed;
+  throw Error(std::move(finding));
+}
+
+}  // namespace
+
 bool is_disproof(const Error& error) { return error.finding().what == kDiffers || error.finding().what == kUnreadable; }
 
 std::vector<TensorSum> sums_of_output(const Proof& proof, const std::vector<TensorSum>& sums) {
@@ -179,13 +197,13 @@ Error differs_when_read(const Checkpoint& output, TensorIndex tensor, const std:
   return Error(Exit::failed, std::string(kDiffers))
       .at(pieces.empty() ? std::string() : output.source->file(pieces.front().source).name)
       .key(std::string(output.tensors[tensor].key))
-      .saw("crc64 " + expected, "crc64 " + found + "; where this happens again, the disk or its driver loses data");
+      .saw("crc64 " + expected, "crc64 " + found + "; " + std::string(kAgain));
 }
 
 void read_back(const Proof& proof, const std::vector<TensorSum>& sums, const EngineOptions& options) {
   const Checkpoint& output = proof.reopened;
   for (SourceIndex i = 0; i < output.source->file_count(); ++i) output.source->drop_cache(i);
-  const std::vector<TensorSum> found = fingerprint(output, {}, options);
+  const std::vector<TensorSum> found = sums_on_disk(output, options);
   for (TensorIndex t = 0; t < found.size(); ++t) {
     const uint64_t expected = sums[proof.source[t]].crc64;
     if (found[t].crc64 == expected) continue;

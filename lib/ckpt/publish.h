@@ -47,11 +47,14 @@ struct PublishResult {
 // As a worker it does its share of the jobs; the last one to finish publishes all. Workers share nothing but the file system, and a
 // share that failed is done again by the same call. Then `force` replaces an existing output, but never starts a partial again.
 //
-// A dry run writes nothing and says what would be. Findings: partials that other commands left. Errors of can_carry are thrown; its
-// warnings are for the caller to list, who asks it before long work. Errors, with nothing under `output` changed: usage (output exists without
-// `force`, or lies in the input), refused (can_carry, check_writable), failed (I/O, no space, in use by another run, output differs from source,
-// no exchange on this file system), interrupted. After all of these but `output differs` the same call goes on where it ended. Damage
-// of the source (damaged), and content that turns out to be refused or unsupported, leave no partial: nothing could be done with it.
+// What an earlier run left is believed only where its bytes are still those that it wrote; the rest is written again (a warning).
+//
+// A dry run writes nothing and says what would be. Findings: partials that other commands left, and the own one after an Error that
+// leaves it. Errors of can_carry are thrown; its warnings are for the caller to list, who asks it before long work. Errors, with nothing
+// under `output` changed: usage (output exists without `force`, or lies in the input), refused (can_carry, check_writable), failed (I/O, no
+// space, in use by another run, output differs from source, no exchange on this file system), interrupted. After all of these but
+// `output differs` the same call goes on where it ended. Damage of the source (damaged), content that turns out to be refused or
+// unsupported, and an output that was found to be wrong leave no partial: nothing could be done with it.
 PublishResult publish(const Checkpoint& checkpoint, const Format& format, const Target& target,
                       const std::string& output, const PublishOptions& options, FindingSink& sink);
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <unordered_map>
 
 #include "lib/ckpt/block_filler.h"
 #include "lib/ckpt/commits.h"
@@ -57,6 +58,7 @@ class Transfer {
   void work(JobRange range);
   void keep_finished_jobs();
   void add(const JobRecord& record, size_t file);
+  void keep(const Job& job, const JobRecord& record);
   void finish_file(size_t file, OutputFile& output);
   void check_all_written() const;
 
@@ -71,12 +73,12 @@ class Transfer {
   Crew crew_;
   std::vector<std::string> paths_;        // of the plan's files
   std::vector<File> files_;
-  std::vector<bool> done_;                // jobs that an earlier run finished
+  std::unordered_map<uint64_t, JobRecord> known_;   // jobs that an earlier run finished
+  std::atomic<uint64_t> written_{0}, redone_{0};    // bytes
   std::optional<Journal> journal_;
   std::optional<Commits> commits_;
   std::atomic<DirectMode> direct_mode_;
   bool whole_ = true;                     // false: a share of the jobs
-  TransferResult result_;
 };
 
 // One thread's part.
@@ -92,7 +94,13 @@ class Transfer::Worker {
   void operator()(uint64_t number) {
     const Job job = t_.jobs_.job(number);
     open(job.file);
-    if (!t_.done_[number]) write(number, job);
+    const auto known = t_.known_.find(number);
+    if (known != t_.known_.end() && still_holds(job, known->second)) {
+      t_.keep(job, known->second);
+    } else {
+      write(number, job);
+      if (known != t_.known_.end()) t_.redone_ += job.end - job.begin;
+    }
     // In a share, the files are finished by the process that knows all journals.
     if (t_.whole_ && t_.files_[job.file].jobs_left.fetch_sub(1) == 1) t_.finish_file(job.file, *output_);
   }
@@ -105,17 +113,39 @@ class Transfer::Worker {
     file_ = file;
   }
 
+  // A disk, or somebody, may have changed what an earlier run wrote.
+  bool still_holds(const Job& job, const JobRecord& known) {
+    if (!t_.journals_.check) return true;
+    JobRecord found;
+    for (uint64_t at = job.begin; at < job.end; at += block_bytes_) {
+      check_stop();
+      const std::span<std::byte> block(block_.get(), std::min(block_bytes_, job.end - at));
+      try {
+        output_->read(at, block);
+      } catch (const Error&) {
+        return false;   // writing may help, or fails for the same reason
+      }
+      if (!filler_.check(*t_.plan_[job.file], at, block, found)) return false;
+    }
+    return same_output(found, known);
+  }
+
+  void check_stop() const {
+    if (t_.crew_.stop()->load(std::memory_order_relaxed)) throw Error(Exit::interrupted, "interrupted");
+  }
+
   void write(uint64_t number, const Job& job) {
     JobRecord record;
     record.job = number;
     for (uint64_t at = job.begin; at < job.end; at += block_bytes_) {
-      if (t_.crew_.stop()->load(std::memory_order_relaxed)) throw Error(Exit::interrupted, "interrupted");
+      check_stop();
       const std::span<std::byte> block(block_.get(), std::min(block_bytes_, job.end - at));
       filler_.fill(*t_.plan_[job.file], at, block, record);
       output_->write(at, block);
       t_.crew_.advance(block.size());
     }
     record.ranges = gatherer_.take_ranges();
+    t_.written_ += job.end - job.begin;
     if (t_.commits_) t_.commits_->add(job.file, record);
     t_.add(record, job.file);
   }
@@ -142,33 +172,22 @@ Transfer::Transfer(const Checkpoint& checkpoint, const FilePlan& plan, const std
       crew_(options),
       paths_(plan.size()),
       files_(plan.size()),
-      done_(jobs_.size()),
       direct_mode_(options.direct ? DirectMode::untried : DirectMode::refused) {}
 
 TransferResult Transfer::run() {
   prepare();
-  crew_.expect(jobs_.bytes());
-  crew_.advance(result_.bytes_resumed);
   work({0, jobs_.size()});
   check_all_written();
-  result_.tensors = totals_.sums();
-  result_.bytes_written = jobs_.bytes() - result_.bytes_resumed;
-  return std::move(result_);
+  return {totals_.sums(), written_, jobs_.bytes() - written_, redone_};
 }
 
 uint64_t Transfer::run_share(const Share& share) {
   whole_ = false;
   prepare();
   const JobRange range = jobs_.of(share);
-  uint64_t bytes = 0;
-  for (uint64_t number = range.begin; number < range.end; ++number) {
-    const Job job = jobs_.job(number);
-    if (!done_[number]) bytes += job.end - job.begin;
-  }
-  crew_.expect(bytes);
   work(range);
   commits_->flush();
-  return bytes;
+  return written_;
 }
 
 void Transfer::prepare() {
@@ -180,6 +199,12 @@ void Transfer::prepare() {
 void Transfer::work(JobRange range) try {
   // More threads than processors: some wait for the disk.
   const int wanted = static_cast<int>(std::clamp(4 * std::thread::hardware_concurrency(), 12u, 16u));
+  uint64_t bytes = 0;
+  for (uint64_t number = range.begin; number < range.end; ++number) {
+    const Job job = jobs_.job(number);
+    bytes += job.end - job.begin;
+  }
+  crew_.expect(bytes);
   const CrewSize size = crew_size(options_, wanted, range.end - range.begin, kLeastMemory);
   crew_.run(size.threads, range.end - range.begin, [&]() -> Crew::Worker {
     auto worker = std::make_shared<Worker>(*this, size.memory);
@@ -220,10 +245,11 @@ void Transfer::read_journals() {
   commits_.emplace(*journal_, paths_, options_.journal_interval);
 }
 
-// False where the record cannot be of this operation, or its file is gone: then its job is not done.
+// False where the record cannot be of this operation, or its file is gone: then its job is not done. Whether its bytes are still
+// there is seen when it is the job's turn.
 bool Transfer::resume(const JobRecord& record) {
   if (record.job >= jobs_.size()) return false;
-  if (done_[record.job]) return true;   // two journals may tell of it
+  if (known_.count(record.job) != 0) return true;   // two journals may tell of it
   const Job job = jobs_.job(record.job);
   const File& file = files_[job.file];
   const auto known = [&](const auto& part, auto index, size_t limit) { return part.*index < limit; };
@@ -232,10 +258,7 @@ bool Transfer::resume(const JobRecord& record) {
   for (const ItemPart& part : record.items) good = good && known(part, &ItemPart::item, file.crcs->size());
   for (const PieceRange& range : record.ranges) good &= known(range, &PieceRange::piece, checkpoint_.pieces.size());
   if (!good) return false;
-  for (const PieceRange& range : record.ranges) context_.crcs.add(range);
-  add(record, job.file);
-  done_[record.job] = true;
-  result_.bytes_resumed += job.end - job.begin;
+  known_.emplace(record.job, record);
   return true;
 }
 
@@ -253,6 +276,12 @@ void Transfer::create_files() {
     handle.preallocate(plan_[i]->size());
     handle.close();
   }
+}
+
+void Transfer::keep(const Job& job, const JobRecord& record) {
+  for (const PieceRange& range : record.ranges) context_.crcs.add(range);
+  add(record, job.file);
+  crew_.advance(job.end - job.begin);
 }
 
 void Transfer::add(const JobRecord& record, size_t file) {

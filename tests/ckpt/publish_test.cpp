@@ -271,6 +271,40 @@ TEST_P(Publish, InterruptionLeavesAPartialThatIsContinued) {
   EXPECT_EQ(beside(), complete());
 }
 
+// A disk may lose what it was given, and the journal still calls it written.
+TEST_P(Publish, ChangedBytesOfAPartialAreWrittenAgainAndNotBlamedOnTheSource) {
+  for (const bool read_back : {true, false}) {
+    SCOPED_TRACE(read_back);
+    options.read_back = read_back;
+    // All is written and in the journal; the manifest, which comes last, is not.
+    set_fault_hook([](std::string_view operation, const std::string& path) {
+      return operation == "open" && path.find("manifest") != std::string::npos ? EIO : 0;
+    });
+    EXPECT_EQ(fails().code(), Exit::failed);
+    set_fault_hook(nullptr);
+    const Finding left = sink.all().back();
+    EXPECT_THAT(left.what, HasSubstr("unfinished output is kept"));
+    const std::string partial = dir / left.where.path, file = partial + (GetParam() ? "/data/out" : "/data/part-1.bin");
+    EXPECT_EQ(left.hint, "rm -r " + partial);
+    FileHandle::open_write(file).write(5, std::as_bytes(std::span("damage", 6)));
+    const PublishResult result = run();
+    EXPECT_GT(result.bytes_written, 0u);
+    EXPECT_THAT(sink.all().back().what, HasSubstr("had changed since it was written"));
+    const auto manifest = find_manifest(reopened(), sink);
+    const std::vector<TensorSum> sums = fingerprint(reopened(), {}, {}), source = fingerprint(m.checkpoint, {}, {});
+    for (size_t t = 0; t < sums.size(); ++t) EXPECT_EQ(sums[t].crc64, source[t].crc64);
+    remove_tree(out);
+    remove_tree(manifest_path(out, false));
+  }
+}
+
+TEST_P(Publish, WhatCannotBeContinuedIsNotLeftBehind) {
+  format.tamper = [](Value&, std::vector<MadeRow>& rows) { rows[3].shape = {7, 3}; };
+  EXPECT_TRUE(is_disproof(fails()));
+  EXPECT_THAT(beside(), IsEmpty());
+  EXPECT_THAT(sink.all(), IsEmpty());
+}
+
 // A partial is where others can write, too.
 TEST_P(Publish, NothingIsWrittenThroughALinkInThePartial) {
   const std::string partial = PartialDirectory::path_for(out, partial_id(m.checkpoint, format.lay_out(m.checkpoint, target), options.arguments));
