@@ -290,6 +290,26 @@ CommandLine make_command_line(const FormatList& formats) {
   return line;
 }
 
+namespace {
+
+// Where the hint is `--flag VALUE` for the flag that the finding is about: the command line with that value.
+Finding with_right_value(Finding finding, std::vector<std::string> arguments) {
+  const std::string& flag = finding.where.key;
+  if (flag.empty() || !finding.hint.starts_with(flag + " ")) return finding;
+  const std::string value = finding.hint.substr(flag.size() + 1);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool apart = arguments[i] == flag && i + 1 < arguments.size();
+    if (!apart && !arguments[i].starts_with(flag + "=")) continue;
+    if (apart) arguments[i + 1] = value;
+    else arguments[i] = flag + "=" + value;
+    finding.hint = joined(arguments);
+    break;
+  }
+  return finding;
+}
+
+}  // namespace
+
 void parse_command_line(CommandLine& line, const std::vector<std::string>& arguments) {
   std::vector<std::string> words = arguments;
   // "fsdpctl help reshard" is what many type first.
@@ -306,6 +326,8 @@ void parse_command_line(CommandLine& line, const std::vector<std::string>& argum
     throw;
   } catch (const CLI::ParseError& failure) {
     translate(failure, line, arguments);
+  } catch (const Error& error) {
+    throw Error(with_right_value(error.finding(), arguments));
   }
 }
 

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "lib/base/nearest_name.h"
+#include "lib/base/shell_quoted.h"
 #include "lib/ckpt/integer_ids.h"
 #include "lib/ckpt/select.h"
 #include "tools/beside.h"
@@ -95,12 +95,24 @@ Selection make_selection(const Options& options) {
   return selection;
 }
 
-void check_fit(const Options& options) {
+// The command line that is being run, without a flag and its value.
+std::string command_without(const Context& context, const std::string& flag) {
+  std::string text = "fsdpctl";
+  for (size_t i = 0; i < context.arguments.size(); ++i) {
+    const std::string& argument = context.arguments[i];
+    if (argument == flag) ++i;
+    else if (!argument.starts_with(flag + "=")) text += " " + shell_quoted(argument);
+  }
+  return text;
+}
+
+void check_fit(const Options& options, const Context& context) {
   const Capabilities can = options.format->capabilities();
   if (options.max_shard_bytes && !can.shard_size) {
     throw Error(Exit::usage, "this format has no shard size")
         .key("--max-shard-size")
-        .found_only(fmt::format("--to {}", options.format->name()));
+        .found_only(fmt::format("--to {}", options.format->name()))
+        .try_(command_without(context, "--max-shard-size"));
   }
   if (options.max_shard_bytes && writes_one_file(*options.format, options.output.path)) {
     throw Error(Exit::usage, "one file has no shard size")
@@ -110,7 +122,8 @@ void check_fit(const Options& options) {
   if (options.world_size && !can.world_size) {
     throw Error(Exit::usage, "this format has no world size")
         .key("--world-size")
-        .found_only(fmt::format("--to {}", options.format->name()));
+        .found_only(fmt::format("--to {}", options.format->name()))
+        .try_(command_without(context, "--world-size"));
   }
 }
 
@@ -129,7 +142,7 @@ void note_if_nothing_was_stripped(const std::vector<Change>& changes, Printer& p
 
 Exit run_convert(const Options& options, const Context& context) {
   const Selection selection = make_selection(options);
-  check_fit(options);
+  check_fit(options, context);
   check_output(options.output, options.input, *options.format, context);
   FindingSink sink;
   Opened opened = open_input(context, options.input, sink, options.output.follow_links);

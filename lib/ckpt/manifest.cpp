@@ -321,7 +321,7 @@ bool is_manifest(const std::string& path) {
   const FileHandle file = FileHandle::open_read(path);
   std::string head(start.size(), '\0');
   head.resize(file.read_some(0, std::as_writable_bytes(std::span(head))));
-  return start.starts_with(head);
+  return head == start;
 }
 
 bool has_manifest_file(const Checkpoint& checkpoint) {

@@ -328,9 +328,12 @@ TEST_P(Publish, NothingIsWrittenThroughALinkInThePartial) {
 // Beside a single file lies its manifest; what else has that name is not ours.
 TEST_P(Publish, AForeignFileInTheManifestsPlaceIsRefused) {
   if (!GetParam()) return;
-  write_new_file(manifest_path(out, false), "{\"x\": 1}");
-  EXPECT_EQ(fails().code(), Exit::usage);
-  EXPECT_EQ(read_text(manifest_path(out, false), 100), "{\"x\": 1}");
+  for (const char* foreign : {"", "{\n", "{\"x\": 1}"}) {
+    remove_tree(manifest_path(out, false));
+    write_new_file(manifest_path(out, false), foreign);
+    EXPECT_EQ(fails().code(), Exit::usage) << foreign;
+    EXPECT_EQ(read_text(manifest_path(out, false), 100), foreign);
+  }
   options.force = true;
   run();
 }
