@@ -145,7 +145,7 @@ TensorNames name_tensors(const Checkpoint& checkpoint) {
 }
 
 void check_names(const Checkpoint& checkpoint, const TensorNames& names, FindingSink& sink) {
-  // An alias is what it is named, not its tensor's first key.
+  // An alias is what it is named, not its tensor's first key; so is a reserved name, whichever of several names is stored.
   auto refused = [&](std::string what, const TensorName& name, bool alias) {
     return error(Exit::refused, std::move(what)).key(std::string(alias ? name.name : checkpoint.tensors[name.tensor].key)).found_only(std::string(name.name));
   };
@@ -160,7 +160,7 @@ void check_names(const Checkpoint& checkpoint, const TensorNames& names, Finding
       } else if (!is_utf8(name.name)) {
         sink.report(refused("tensor name is not UTF-8", name, alias));
       } else if (name.name == "__metadata__") {
-        sink.report(refused("tensor name is reserved", name, alias).try_("--rename '__metadata__=metadata'"));
+        sink.report(refused("tensor name is reserved", name, true).try_("--rename '__metadata__=metadata'"));
       } else if (!seen.insert(name.name).second) {
         sink.report(refused("two tensors would have one name", name, alias).try_("--drop " + shell_quoted(key)));
       }
