@@ -127,7 +127,11 @@ class Publisher {
   // What a run that failed leaves, and what can be done with it.
   void note_own_partial() const {
     if (!held_ || stat_path(result_.partial).kind != FileKind::directory) return;
-    Finding left = note("unfinished output is kept: the same command continues it, --force starts it again").at(base_name(result_.partial));
+    // The journal is gone where the last step failed.
+    const bool continues = stat_path(join_path(result_.partial, "journal")).kind == FileKind::file;
+    Finding left = note(continues ? "unfinished output is kept: the same command continues it, --force starts it again"
+                                  : "unfinished output is kept: the same command starts it again")
+                       .at(base_name(result_.partial));
     if (options_.worker) left.what = "unfinished output is kept: the same command continues this share";
     else left.try_("rm -r " + shell_quoted(result_.partial));
     sink_.report(std::move(left));
