@@ -72,7 +72,7 @@ const std::vector<Wrong> kWrong = {
     {{"convert", "x", "-o", "y", "--to", "pt"}, "unknown format", "try:   fsdpctl convert x -o y --to torch\n"},
     {{"convert", "x", "-o", "y", "--to=.BIN"}, "unknown format", "try:   fsdpctl convert x -o y --to=torch\n"},
     {{"convert", "x", "-o", "y", "--to", "h5"}, "unknown format", "try:   fsdpctl convert x -o y --to hdf5\n"},
-    {{"convert", "x", "-o", "y", "--world-size", "3", "--to", "torch"}, "no world size", "try:   fsdpctl convert x -o y --to torch\n"},
+    {{"convert", "x", "-o", "y", "--world-size", "3", "--to", "torch"}, "this format has no world size", "try:   fsdpctl convert x -o y --to torch\n"},
     {{"convert", "x", "-o", "y", "--to", "dcp", "--part", "weights"}, "bad value", "model, optimizer or all"},
     {{"convert", "x", "-o", "y", "--to", "dcp", "--dtype", "int8"}, "bad value", "floating"},
     {{"convert", "x", "-o", "y", "--to", "dcp", "--dtype", "half"}, "bad value", "try:   --dtype float16\n"},
