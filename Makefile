@@ -25,8 +25,9 @@ setup:
 
 demo:
 	scripts/setup.sh packages
+	scripts/setup.sh libtorch
 	$(MAKE) configure
-	cmake --build $(BUILD) --target fsdpctl
+	cmake --build $(BUILD) --target fsdpctl_programs
 	scripts/demo.sh $(BUILD)/tools/fsdpctl
 
 test: setup

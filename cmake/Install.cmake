@@ -31,6 +31,10 @@ if(TARGET fsdpctl_cuda)
 endif()
 
 install(TARGETS fsdpctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET fsdpctl-train)   # beside fsdpctl, with the path of the LibTorch that it was built with
+  add_dependencies(fsdpctl_installed fsdpctl-train)
+  install(TARGETS fsdpctl-train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(FILES ${generated}/fsdpctl.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${generated}/fsdpctl.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME fsdpctl)
 install(FILES ${generated}/_fsdpctl DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)

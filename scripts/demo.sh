@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job on a real checkpoint: samples/dcp-fsdp2-w4, which PyTorch 2.13 wrote from four ranks training with FSDP2.
+# The main job on a real checkpoint: samples/dcp-fsdp2-w4, which PyTorch 2.13 wrote from four ranks training with FSDP2. Then, where
+# fsdpctl-train was built, a training: samples/llama-tiny.json on two ranks, killed, and resumed on one.
 #
 #   scripts/demo.sh [PATH OF fsdpctl]
 #
@@ -45,6 +46,30 @@ run 0 verify --write-manifest step-3
 cp -r step-3 damaged
 printf '\xff' | dd of=damaged/__1_0.distcp bs=1 seek=17500 conv=notrunc status=none
 run 3 verify --data damaged
+
+if [ -x "$(dirname "$fsdpctl")/fsdpctl-train" ]; then
+  config=$repository/samples/llama-tiny.json
+  say "A small Llama learns to write like this project's documents, on two ranks. It is killed after its first checkpoint."
+  printf '\n$ fsdpctl train samples/llama-tiny.json --nproc 2 --set logging.interval=10\n'
+  "$fsdpctl" train "$config" --nproc 2 --set logging.interval=10 2>&1 &
+  training=$!
+  until [ -e llama-tiny/step-40 ]; do
+    kill -0 "$training" 2> /dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$training" 2> /dev/null || true
+  wait "$training" 2> /dev/null || true
+  sleep 1   # its ranks end with it
+
+  say "One rank goes on where two were."
+  run 0 train "$config" --resume latest --set logging.interval=10
+
+  say "Its checkpoints are whole, and weights for inference are one command away."
+  run 0 verify --data llama-tiny
+  run 0 convert llama-tiny -o llama-tiny.safetensors --to safetensors --part model --dtype bfloat16
+else
+  say "The training is left out: fsdpctl-train was not built (scripts/setup.sh libtorch, then make build)."
+fi
 
 if [ "$failures" -ne 0 ]; then
   printf '\ndemo: %s steps did not end as they should\n' "$failures" >&2

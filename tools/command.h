@@ -54,6 +54,7 @@ Command verify_command();
 Command diff_command();
 Command reshard_command();
 Command convert_command();
+Command save_command();
 Command train_command();
 Command generate_command();
 

@@ -273,8 +273,8 @@ const CommandLine::Branch* CommandLine::chosen() const {
 
 CommandLine make_command_line(const FormatList& formats) {
   CommandLine line;
-  line.root =
-      std::make_unique<CLI::App>("inspect, verify, diff, reshard and convert PyTorch FSDP checkpoints; train models", "fsdpctl");
+  line.root = std::make_unique<CLI::App>(
+      "inspect, verify, diff, reshard and convert PyTorch FSDP checkpoints; train models", "fsdpctl");
   line.flags = std::make_unique<GlobalFlags>();
   add_global_flags(*line.root, *line.flags);
   line.root->set_version_flag("--version", "fsdpctl " + std::string(version()))

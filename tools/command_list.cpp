@@ -7,7 +7,7 @@ namespace fsdpctl {
 // In the order of help.
 const std::vector<Command>& all_commands() {
   static const std::vector<Command> commands = {inspect_command(), verify_command(), diff_command(),  reshard_command(),
-                                                convert_command(), train_command(), generate_command()};
+                                                convert_command(), save_command(), train_command(), generate_command()};
   return commands;
 }
 

@@ -95,7 +95,7 @@ std::vector<std::string> option_choices(const CLI::Option& option) {
 
 bool takes_path(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name() : option.get_type_name();
-  for (const char* path : {"CKPT", "OUT", "FILE", "CKPT|LOCK", "A", "B"}) {
+  for (const char* path : {"CKPT", "OUT", "FILE", "CKPT|LOCK", "A", "B", "CONFIG", "INPUT"}) {
     if (type == path) return true;
   }
   return false;

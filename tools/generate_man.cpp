@@ -61,7 +61,7 @@ std::string command_section(const CommandLine::Branch& branch) {
 std::string man_page(const CommandLine& line) {
   std::string out = fmt::format(
       ".TH FSDPCTL 1 \"2026-01-01\" \"fsdpctl {}\" \"User Commands\"\n"
-      ".SH NAME\nfsdpctl \\- inspect, verify, diff, reshard and convert PyTorch FSDP checkpoints\n"
+      ".SH NAME\nfsdpctl \\- inspect, verify, diff, reshard and convert PyTorch FSDP checkpoints; train models\n"
       ".SH SYNOPSIS\n.B fsdpctl\n\\fICOMMAND\\fR [\\fIARGUMENTS\\fR] [\\fIOPTIONS\\fR]\n"
       ".SH DESCRIPTION\n",
       version());

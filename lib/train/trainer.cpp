@@ -193,6 +193,7 @@ TrainingSaver& Trainer::saver() {
     options.keep = config_.checkpoint.keep;
     options.threads = options_.threads;
     options.max_memory = options_.max_memory;
+    options.patience = std::min(options.patience, Milliseconds(static_cast<int64_t>(config_.training.timeout * 1000)));
     saver_ = std::make_unique<TrainingSaver>(state_, ranks_.world, ranks_.store, options);
   }
   return *saver_;

@@ -157,6 +157,7 @@ void Rank::print_resumed(const train::RestoreReport& report, const std::string& 
   list("not in the checkpoint, begun anew", report.started_anew);
   list("in the checkpoint, but not used by this run", report.not_used);
   list("masters are widened 16-bit weights", report.widened);
+  for (const std::string& sentence : report.assumed) printer.remark(note("the checkpoint does not say all").at(path).found_only(sentence));
   printer.text(fmt::format("resumed {} at step {}", visible(path), report.step));
   printer.record("resume", {{"path", path},
                             {"format", report.format},
@@ -165,7 +166,8 @@ void Rank::print_resumed(const train::RestoreReport& report, const std::string& 
                             {"optimizer", report.optimizer},
                             {"started_anew", report.started_anew},
                             {"not_used", report.not_used},
-                            {"widened", report.widened}});
+                            {"widened", report.widened},
+                            {"assumed", report.assumed}});
   printer.flush();
 }
 

@@ -148,7 +148,7 @@ ConfigTable table_of(TrainConfig& c) {
       choice_key("sharding.placement", c.sharding.placement,
                  {{"flat", ShardPlacement::flat}, {"per_parameter", ShardPlacement::per_parameter}}, "as FSDP1 or as FSDP2 cuts"),
       integer_key("sharding.replicas", c.sharding.replicas, 1, kMostRanks, "how often the parameters are held (HSDP)"),
-      integer_key("sharding.shards", c.sharding.shards, 0, kMostRanks, "ranks that share them; 0: all that there are"),
+      integer_key("sharding.shards", c.sharding.shards, 0, kMostRanks, "ranks that share them; 0: all that there are", free),
       flag_key("sharding.offload_parameters", c.sharding.offload_parameters, "shards and their gradients live in host memory"),
       flag_key("sharding.prefetch", c.sharding.prefetch, "the next unit is gathered while one computes", free),
       flag_key("sharding.activation_checkpointing", c.sharding.activation_checkpointing, "units compute again in backward"),
