@@ -48,7 +48,7 @@ void TrainingPrinter::on_saved(const train::SaveReport& report) {
   printer_.remarks(report.warnings);
   std::string line = fmt::format("saved {}  {} in {:.1f} s", visible(report.path), size_text(report.bytes), report.seconds);
   if (report.background) line += fmt::format(", training stood still for {:.3f} s", report.copying + report.waited);
-  if (report.waited > 0) line += fmt::format(" ({:.3f} s for the save before)", report.waited);
+  if (report.waited >= 0.001) line += fmt::format(" ({:.3f} s for the save before)", report.waited);
   printer_.text(line);
   for (const std::string& path : report.removed) printer_.text(fmt::format("removed {}", visible(path)));
   printer_.record("save", {{"path", report.path},
