@@ -107,7 +107,9 @@ TEST(TrainFault, ARankThatDies) {
     EXPECT_EQ(result.exit_code, 6) << result.err;
     EXPECT_EQ(errors_in(result.err), 1u) << result.err;
     EXPECT_THAT(result.err, HasSubstr("rank 1"));
-    if (fs::exists(run.dir / "out/step-2")) EXPECT_THAT(run.newest_whole(), HasSubstr("step-"));
+    if (fs::exists(run.dir / "out/step-2")) {
+      EXPECT_THAT(run.newest_whole(), HasSubstr("step-"));
+    }
   }
 }
 

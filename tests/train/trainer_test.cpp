@@ -110,7 +110,7 @@ class TrainerRun : public testing::Test {
 };
 
 TEST_F(TrainerRun, LearnsAndSaysSo) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   const Ran ran = run(config({"training.steps=20"}), 1);
   ASSERT_EQ(ran.steps.size(), 20u);
   EXPECT_LT(ran.steps.back().loss, ran.steps.front().loss - 1);
@@ -127,14 +127,14 @@ TEST_F(TrainerRun, LearnsAndSaysSo) {
 }
 
 TEST_F(TrainerRun, ARerunGivesTheSameBits) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   const TrainConfig bfloat16 = config({"precision.param_dtype=bfloat16"});
   expect_same(run(bfloat16, 2), run(bfloat16, 2));
 }
 
 // W ranks with a micro-batch each, and one rank with W of them in the same order.
 TEST_F(TrainerRun, TheWorldSizeDoesNotMatterWhereMicroBatchesAreTheSame) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   for (const char* dtype : {"float32", "bfloat16"}) {
     const TrainConfig both = config({"training.micro_batches=2", std::string("precision.param_dtype=") + dtype});
     expect_same(run(both, 2), run(both, 1));
@@ -144,7 +144,7 @@ TEST_F(TrainerRun, TheWorldSizeDoesNotMatterWhereMicroBatchesAreTheSame) {
 }
 
 TEST_F(TrainerRun, HowParametersAreHeldDoesNotMatter) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   const Ran usual = run(config(), 2);
   for (const char* other : {"sharding.placement=per_parameter", "sharding.offload_parameters=true", "sharding.prefetch=false",
                             "sharding.activation_checkpointing=true", "sharding.wrap=[]", "sharding.replicas=2"}) {
@@ -154,7 +154,7 @@ TEST_F(TrainerRun, HowParametersAreHeldDoesNotMatter) {
 }
 
 TEST_F(TrainerRun, ValidationChangesNothingAndIsTheSameForEveryWorldSize) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   const std::vector<std::string> validated = {"validation.interval=2", "validation.files=[\"other.txt\"]", "validation.batches=3"};
   const Ran with = run(config(validated), 2);
   expect_same(with, run(config(), 2));
@@ -170,7 +170,7 @@ TEST_F(TrainerRun, ValidationChangesNothingAndIsTheSameForEveryWorldSize) {
 }
 
 TEST_F(TrainerRun, TooManySkippedStepsEndIt) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   const Ran ran = run(config({"precision.param_dtype=float16", "loss_scale.initial_scale=1e30", "loss_scale.max_scale=0",
                               "loss_scale.min_scale=1e29", "training.max_consecutive_skips=3"}),
                       2);
@@ -186,7 +186,7 @@ TEST_F(TrainerRun, TooManySkippedStepsEndIt) {
 }
 
 TEST_F(TrainerRun, ASignalEndsItAfterTheStep) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   std::atomic<int> signal = 0;
   const Ran ran = run(config({"training.steps=100"}), 2, &signal, [&](const StepReport& report) {
     if (report.step == 3) signal = 15;
@@ -202,7 +202,7 @@ TEST_F(TrainerRun, ASignalEndsItAfterTheStep) {
 }
 
 TEST_F(TrainerRun, DataThatDoesNotFitEndsEveryRank) {
-  at::set_num_threads(1);
+  set_compute_threads(1);
   const Ran small = run(config({"model.config.vocab_size=100"}), 2);   // text has bytes above
   ASSERT_TRUE(small.failure);
   EXPECT_EQ(small.failure->what, "token id is not in the vocabulary");
