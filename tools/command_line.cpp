@@ -212,9 +212,9 @@ void refuse_empty_values(const CommandLine::Branch& branch) {
 
 }  // namespace
 
-std::string command_with(const Context& context, const std::string& flag) {
+std::string command_with(const Context& context, std::initializer_list<std::string> added) {
   std::vector<std::string> arguments = context.arguments;
-  arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), flag);
+  arguments.insert(std::find(arguments.begin(), arguments.end(), "--"), added);
   return joined(arguments);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,8 +43,8 @@ CLI::Option* add_value(CLI::App& app, const std::string& names, Parse parse, con
 CLI::Option* add_list(CLI::App& app, const std::string& names, std::vector<std::string>& target,
                       const std::string& type, const std::string& description);
 
-// The command line that is being run, with one more flag: something to paste.
-std::string command_with(const Context& context, const std::string& flag);
+// The command line that is being run, with more arguments: something to paste.
+std::string command_with(const Context& context, std::initializer_list<std::string> added);
 
 // Where the hint is `fsdpctl inspect PATH` for one of our arguments (PATH lies in it or holds it): this command with PATH
 // in its place.

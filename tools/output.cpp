@@ -180,7 +180,7 @@ void check_output(const OutputOptions& options, const std::string& input, const 
   check_apart(output, input, context.formats);
   const FileStat there = stat_path(output);
   if (there.kind == FileKind::absent && !there.is_link) return;
-  std::string forced = command_with(context, "--force");
+  std::string forced = command_with(context, {"--force"});
   try {
     check_replaceable(output, context.formats);
   } catch (const Error&) {

@@ -47,7 +47,7 @@ void check(const VerifyCommandOptions& options, const Context& context) {
     }
     check_file(lock_file(options), options, context);
     if (!options.force && stat_path(options.write_lock).kind != FileKind::absent) {
-      throw Error(Exit::usage, "output exists").at(options.write_lock).try_(command_with(context, "--force"));
+      throw Error(Exit::usage, "output exists").at(options.write_lock).try_(command_with(context, {"--force"}));
     }
   }
   if (!options.junit.empty()) check_file(junit_file(options), options, context);

@@ -183,7 +183,7 @@ void Rank::check_folder(uint64_t step, bool resumed) {
                       .at(config_.checkpoint.directory)
                       .found_only(fmt::format("step-{}", *newest));
     if (resumed) throw std::move(error).try_("--set checkpoint.directory=" + shell_quoted(config_.checkpoint.directory + "-2"));
-    throw std::move(error).try_(command_with(context_, "--resume latest"));
+    throw std::move(error).try_(command_with(context_, {"--resume", "latest"}));
   });
 }
 
@@ -232,7 +232,7 @@ Exit Rank::ended(const train::TrainingOutcome& outcome, const TrainOptions& opti
       printer.text(fmt::format("trained to step {}: {}", outcome.step, saved));
     } else {
       Finding stopped = note("stopped by a signal").key(fmt::format("step {}", outcome.step)).found_only(fmt::format("signal {}; {}", outcome.signal, saved));
-      if (!config_.checkpoint.directory.empty() && options.resume != "latest") stopped.try_(command_with(context_, "--resume latest"));
+      if (!config_.checkpoint.directory.empty() && options.resume.empty()) stopped.try_(command_with(context_, {"--resume", "latest"}));
       printer.remark(stopped);
     }
     printer.record("summary", {{"schema_version", 1},
